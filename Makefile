@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make` alone prints the targets. Everything Python runs from .venv, which `make deps` makes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BIN := .venv/bin
+CLANG ?= clang
+CLANG_FORMAT ?= clang-format
+PYTEST_ARGS ?=
+
+OBJECT := ebpf/xdp_router.bpf.o
+BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
+BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
+# The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
+MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')
+# Relative names in the line information: an object does not tell where it was built.
+BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
+	-ffile-prefix-map=$(CURDIR)=.
+
+.PHONY: help deps bench-deps build check format test demo bench dist clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## install what is missing: distribution packages and .venv (root when packages are missing)
+	@tools/deps
+
+bench-deps: deps ## also install what the benchmarks compare with: nftables, haproxy
+	@tools/deps --bench
+
+build: $(OBJECT) ## compile the XDP program
+
+$(OBJECT): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
+	@command -v $(CLANG) >/dev/null || { \
+		echo "make build: $(CLANG) was not found. Run: sudo make deps" >&2; exit 1; }
+	@echo "  CLANG    $@"
+	@$(CLANG) $(BPF_CFLAGS) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/xdp_router.bpf.c -o $@.tmp
+	@mv $@.tmp $@
+
+check: deps ## linters, types, import contracts, C format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(CLANG_FORMAT) --dry-run -Werror $(BPF_SOURCES) $(BPF_HEADERS)
+
+format: deps ## format Python and C in place
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+	$(CLANG_FORMAT) -i $(BPF_SOURCES) $(BPF_HEADERS)
+
+test: deps ## all tests; as root (sudo make test), else those that need root are skipped
+	@$(MAKE) build
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: deps ## three backends, one of them slow, and the router between them; as root
+	@$(MAKE) build
+	@$(BIN)/xdp-router lab demo
+
+bench: bench-deps ## measure, print a table, write bench-results/; as root
+	@$(MAKE) build
+	@$(BIN)/python -m bench
+
+dist: deps build ## wheel and sdist with the compiled program, in dist/
+	@$(BIN)/python tools/dist.py dist
+
+clean: ## remove what was built, keep .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT).tmp
+	find xdp_router daemon cli ebpf tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that read the pinned maps themselves, with or without a daemon."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import click
+
+from xdp_router.cli import render
+
+from .context import ClientAddress, Context, json_option, pass_context
+
+DEFAULT_LIMIT = 1000
+
+
+def _matches(flow: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
+    """Whether a flow passes the filters; an address without a port matches any port."""
+    texts = {
+        "client": (flow["client"],),
+        "service": (flow["service"],),
+        "backend": (flow["backend"], flow["backend_address"]),
+        "state": (flow["state"],),
+    }
+    return all(
+        any(text == value or str(text).startswith(f"{value}:") for text in texts[name])
+        for name, value in wanted.items()
+        if value is not None
+    )
+
+
+@click.command()
+@click.option("--client", type=ClientAddress(port_optional=True), help="Only this client's flows.")
+@click.option("--service", metavar="NAME", help="Only flows of this service.")
+@click.option("--backend", metavar="NAME|ADDR[:PORT]", help="Only flows to this backend.")
+@click.option("--state", metavar="STATE", help="Only flows in this state, such as established.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    help="Print at most so many flows.",
+)
+@json_option
+@pass_context
+def flows(
+    context: Context,
+    client: str | None,
+    service: str | None,
+    backend: str | None,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List the flows, from the kernel's tables; works without a daemon too."""
+    wanted = {"client": client, "service": service, "backend": backend, "state": state}
+    filtered = any(value is not None for value in wanted.values())
+    # One more than asked for tells whether there are more.
+    found = context.instance().flows(sys.maxsize if filtered else limit + 1)
+    rows = list(islice((flow for flow in found if _matches(flow, wanted)), limit + 1))
+    more = len(rows) > limit
+    del rows[limit:]
+    render.json_out(rows) if as_json else render.flows(rows)
+    if more:
+        click.echo(f"There are more than {limit} flows: --limit shows more.", err=True)
+
+
+@click.command()
+@click.option("--all", "show_all", is_flag=True, help="Also show the counters that are 0.")
+@json_option
+@pass_context
+def counters(context: Context, show_all: bool, as_json: bool) -> None:
+    """Show why packets were not simply forwarded; works without a daemon too."""
+    data = context.instance().counters()
+    render.json_out(data) if as_json else render.counters(data, show_all=show_all)

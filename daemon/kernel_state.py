@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings configuration and network state into the maps that the XDP program reads.
+
+The daemon alone writes these maps; what it wrote last is kept here, so that a change
+rewrites one value and nothing is read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+
+from xdp_router.adapters.bpf_maps import Maps
+from xdp_router.adapters.bpf_syscall import possible_cpus
+from xdp_router.adapters.dataplane import DataPlane
+from xdp_router.adapters.host import LinkInfo
+from xdp_router.adapters.names import Names
+from xdp_router.adapters.netlink import Path
+from xdp_router.core import abi
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.model import Backend, Service
+
+_NO_MAC = bytes(6)
+_NS_PER_S = 1_000_000_000
+
+
+def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
+    """One CPU's share of ``rate`` events a second: (interval_ns, burst_ns).
+
+    The share is even; where all first packets arrive on one CPU, that one has ``rate / CPUs``.
+    """
+    interval_ns = _NS_PER_S * possible_cpus() // rate
+    return interval_ns, max(interval_ns, interval_ns * burst // possible_cpus())
+
+
+class KernelState:
+    """The written side of one data plane. Methods raise BpfError when a table is full."""
+
+    def __init__(self, plane: DataPlane, config: RouterConfig) -> None:
+        self.maps = Maps(plane.maps)
+        self._names = Names(plane.maps["names"])
+        self._config = config
+        self.probe_key = (secrets.randbits(32), secrets.randbits(32))
+        self.reinject_mark = secrets.randbits(63) + 1
+        self._services: dict[int, tuple[Service, abi.ServiceValue]] = {}
+        self._backends: dict[int, abi.BackendValue] = {}
+
+    def write_all(self) -> None:
+        """Write control, services, backends (all of them down) and names."""
+        self._write_control()
+        settings = self._config.settings
+        now_ns = time.monotonic_ns()
+        self.maps.tokens.fill(0, 0, now_ns - _NS_PER_S)
+        for service in self._config.services:
+            interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
+            value = abi.ServiceValue(
+                deadline_ns=service.deadline_ns,
+                stateless_until_ns=0,
+                event_interval_ns=interval_ns,
+                event_burst_ns=burst_ns,
+                id=service.id,
+                first_backend=service.backends[0].id,
+                backend_count=len(service.backends),
+                fallback=service.fallback,
+                mode=service.mode,
+                forwarding=service.forwarding,
+                orphans=service.orphans,
+                hash_active=0,
+            )
+            self._services[service.id] = (service, value)
+            self.maps.tokens.fill(1 + service.id, 0, now_ns - _NS_PER_S)
+            self._names.write_service(service.id, service.name)
+            indexed = {endpoint for endpoint, _ in self.maps.backend_index.items()}
+            for backend in service.backends:
+                self._write_backend(backend, service)
+                # One address may serve two services; the first one answers for its probes.
+                if backend.endpoint not in indexed:
+                    self.maps.backend_index.write(backend.endpoint, backend.id, service.id)
+
+    def open_services(self) -> None:
+        """Write the services themselves, last: from now on their SYNs are held."""
+        for service, value in self._services.values():
+            self.maps.services.write(service.endpoint, value)
+
+    def beat(self, now_ns: int) -> None:
+        """Write the heartbeat."""
+        self.maps.control.beat(now_ns)
+
+    def set_path(self, backend: int, path: Path | None) -> None:
+        """Set where a backend's frames go; None: nowhere, they are dropped as ``no_path``."""
+        old = self._backends[backend]
+        self._put_backend(
+            backend,
+            dataclasses.replace(
+                old,
+                ifindex=path.ifindex if path else 0,
+                probe_addr=path.source_addr if path else 0,
+                dmac=path.dmac if path else _NO_MAC,
+                smac=path.smac if path else _NO_MAC,
+            ),
+        )
+
+    def set_up(self, backend: int, up: bool) -> None:
+        """Set whether XDP may choose a backend."""
+        old = self._backends[backend]
+        flags = old.flags | abi.BACKEND_UP if up else old.flags & ~abi.BACKEND_UP
+        self._put_backend(backend, dataclasses.replace(old, flags=flags))
+
+    def publish_hash_table(self, service_id: int, slots: tuple[int, ...]) -> None:
+        """Write the table that is not in use, then switch to it."""
+        service, value = self._services[service_id]
+        half = 1 - value.hash_active
+        self.maps.hash_tables.write(service_id, half, slots)
+        current = self.maps.services.read(service.endpoint)
+        value = dataclasses.replace(
+            value,
+            hash_active=half,
+            # XDP's own field: carried over, not reset
+            stateless_until_ns=current.stateless_until_ns if current else 0,
+        )
+        self._services[service_id] = (service, value)
+        if current is not None:
+            self.maps.services.write(service.endpoint, value)
+
+    def set_interface(self, link: LinkInfo) -> None:
+        """Tell XDP an attached interface's MAC, and how to answer by it."""
+        # XDP_TX on veth wakes the other end only if that has a program; a redirect always.
+        flags = abi.IF_BOUNCE_REDIRECT if link.kind == "veth" else 0
+        self.maps.interfaces.write(link.ifindex, abi.InterfaceValue(link.mac, _NO_MAC, flags))
+
+    def backend_value(self, backend: int) -> abi.BackendValue:
+        """What was written last for a backend."""
+        return self._backends[backend]
+
+    def _write_control(self) -> None:
+        settings = self._config.settings
+        interval_ns, burst_ns = budget_per_cpu(settings.event_rate, settings.event_burst)
+        self.maps.control.write(
+            abi.ControlValue(
+                heartbeat_ns=time.monotonic_ns(),
+                heartbeat_stale_ns=settings.heartbeat_stale_ns,
+                reinject_mark=self.reinject_mark,
+                pending_idle_ns=settings.pending_idle_ns,
+                flow_idle_ns=settings.flow_idle_ns,
+                orphan_window_ns=settings.pending_idle_ns,
+                event_interval_ns=interval_ns,
+                event_burst_ns=burst_ns,
+                probe_key=self.probe_key,
+                abi_version=abi.ABI_VERSION,
+                generation=1,
+                probe_port_min=settings.probe_port_min,
+                probe_port_max=settings.probe_port_max,
+            )
+        )
+
+    def _write_backend(self, backend: Backend, service: Service) -> None:
+        self._names.write_backend(backend.id, backend.name)
+        self._put_backend(
+            backend.id,
+            abi.BackendValue(
+                addr=backend.endpoint.addr,
+                port=backend.endpoint.port,
+                proto=backend.endpoint.proto,
+                flags=0,
+                service=service.id,
+                ifindex=0,
+                probe_addr=0,
+                dmac=_NO_MAC,
+                smac=_NO_MAC,
+                weight=backend.weight,
+            ),
+        )
+
+    def _put_backend(self, backend: int, value: abi.BackendValue) -> None:
+        self._backends[backend] = value
+        self.maps.backends.write(backend, value)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logging is set up here and nowhere else; code emits an event name and keys."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+FORMATS = ("console", "json")
+
+
+def configure(log_format: str, stream: Any = None) -> None:
+    """Send log lines to ``stream`` (default: stderr) as ``console`` or ``json``."""
+    out = stream if stream is not None else sys.stderr
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event=20)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+
+
+class Sampler:
+    """Lets so many lines a second through and counts the rest.
+
+    ``take`` answers whether this line may be written; ``skipped`` says how many were not
+    since the last one that was, and is reset by it.
+    """
+
+    __slots__ = ("_left", "_per_second", "_second", "_skipped")
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._second = -1
+        self._left = 0
+        self._skipped = 0
+
+    def take(self, now_ns: int) -> bool:
+        """Whether a line may be written at ``now_ns``."""
+        second = now_ns // 1_000_000_000
+        if second != self._second:
+            self._second = second
+            self._left = self._per_second
+        if self._left <= 0:
+            self._skipped += 1
+            return False
+        self._left -= 1
+        return True
+
+    def skipped(self) -> int:
+        """Lines kept back since the last call."""
+        count, self._skipped = self._skipped, 0
+        return count

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event loop's side of the engine: ring buffer, timers, heartbeat.
+
+Nothing in here holds the loop longer than 5 ms: work comes in bounded batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from xdp_router.adapters.ringbuf import RingBuffer
+from xdp_router.core.abi import decode_event
+from xdp_router.core.commands import Command
+from xdp_router.core.engine import Engine
+from xdp_router.core.errors import AbiError
+from xdp_router.core.events import Event
+
+from .executor import Executor
+
+RECORDS_PER_WAKEUP = 64
+"""About 3 ms of work at most; the rest comes with the next turn of the loop."""
+
+_NS_PER_S = 1e9
+_log = structlog.get_logger()
+
+
+class EngineLoop:
+    """Feeds the engine and keeps one timer for it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        executor: Executor,
+        ring: RingBuffer,
+        beat: Callable[[int], None],
+        heartbeat_interval_ns: int,
+    ) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._ring = ring
+        self._beat = beat
+        self._interval_s = heartbeat_interval_ns / _NS_PER_S
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self.records = 0
+        self.bad_records = 0
+
+    def start(self) -> None:
+        """Begin, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._tick()
+        self.run(self._engine.start(time.monotonic_ns()))
+        self._loop.add_reader(self._ring.fileno(), self._readable)
+
+    def stop(self) -> None:
+        """Stop. XDP finds the heartbeat stale and decides by itself from then on."""
+        if self._loop is None:
+            return
+        self._loop.remove_reader(self._ring.fileno())
+        for timer in (self._timer, self._heartbeat):
+            if timer is not None:
+                timer.cancel()
+        self._loop = None
+
+    def handle(self, event: Event) -> None:
+        """Give the engine an event and do what it says."""
+        self.run(self._engine.handle(event, time.monotonic_ns()))
+        self._arm()
+
+    def run(self, commands: Iterable[Command]) -> None:
+        """Execute commands, and those that follow from their answers, in order."""
+        queue = deque(commands)
+        execute, handle = self._executor.execute, self._engine.handle
+        while queue:
+            answer = execute(queue.popleft())
+            if answer is not None:
+                queue.extend(handle(answer, time.monotonic_ns()))
+
+    def _readable(self) -> None:
+        for record in self._ring.drain(RECORDS_PER_WAKEUP):
+            self.records += 1
+            try:
+                event = decode_event(record)
+            except AbiError as error:
+                self.bad_records += 1
+                _log.error("bad_record", error=str(error))
+                continue
+            self.run(self._engine.handle(event, time.monotonic_ns()))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Keep one timer, for the engine's next deadline. One that is early costs nothing."""
+        deadline_ns = self._engine.deadline()
+        if deadline_ns is None or self._loop is None:
+            return
+        if self._timer is not None:
+            if self._timer_ns <= deadline_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = deadline_ns
+        self._timer = self._loop.call_at(deadline_ns / _NS_PER_S, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.run(self._engine.expire(time.monotonic_ns()))
+        self._arm()
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._beat(time.monotonic_ns())
+        self._heartbeat = self._loop.call_later(self._interval_s, self._tick)

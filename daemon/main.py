@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``xdp-routerd``: attach, detach, check.
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xdp_router import __version__
+from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, ControlError
+from xdp_router.adapters.dataplane import DEFAULT_ROOT
+from xdp_router.adapters.host import HostError
+from xdp_router.adapters.sysctl import SysctlError
+from xdp_router.adapters.xdp_link import AttachMode
+from xdp_router.core.config import RouterConfig, config_from_flags, parse_config
+from xdp_router.core.errors import ConfigError, XdpRouterError
+
+from . import logs
+from .app import AttachOptions, run
+from .detach import detach_interfaces
+from .loaders import CHOICES
+
+_MODES = {"auto": None, "native": AttachMode.NATIVE, "generic": AttachMode.GENERIC}
+_EXIT_CONFIG = 2
+
+
+class _Group(click.Group):
+    """Turns errors into one message on stderr and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(_EXIT_CONFIG) from error
+        except (XdpRouterError, HostError, ControlError, SysctlError, OSError) as error:
+            if os.environ.get("XDP_ROUTER_DEBUG"):
+                raise
+            raise click.ClickException(str(error)) from error
+
+
+class _OrderedCommand(click.Command):
+    """Remembers in which order --service and --backend came: a backend belongs to the service
+    before it, and click hands over each option's values on their own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        targets: list[tuple[str, list[str]]] = []
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                break
+            option, equals, value = word.partition("=")
+            if option not in ("--service", "--backend"):
+                continue
+            value = value if equals else next(words, "")
+            if option == "--service":
+                targets.append((value, []))
+            elif targets:
+                targets[-1][1].append(value)
+            else:
+                raise click.UsageError(
+                    f"--backend {value} comes before any --service: name the service first, "
+                    "its backends after it",
+                    ctx,
+                )
+        ctx.meta["targets"] = targets
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="xdp-routerd")
+def main() -> None:
+    """The daemon of a first-packet-probing XDP router."""
+
+
+_pins_option = click.option(
+    "--pins",
+    envvar="XDP_ROUTER_PINS",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_ROOT,
+    show_default=True,
+    show_envvar=True,
+    metavar="DIR",
+    help="Where the maps are pinned; must be on a BPF file system.",
+)
+
+
+@main.command(cls=_OrderedCommand)
+@click.argument("interfaces", nargs=-1, required=True, metavar="IFACE...")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Services and settings (TOML).",
+)
+@click.option(
+    "--service", "services", multiple=True, metavar="ADDR:PORT/tcp", help="A service, by flag."
+)
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="ADDR:PORT",
+    help="A backend of the service named before it.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["race", "snapshot", "inline"]),
+    default="race",
+    show_default=True,
+    help="Mode of the services that are named by flag.",
+)
+@click.option(
+    "--xdp-mode",
+    type=click.Choice(list(_MODES)),
+    default="auto",
+    show_default=True,
+    help="Where XDP runs: in the driver, or in the network stack.",
+)
+@click.option("--loader", type=click.Choice(CHOICES), default="auto", show_default=True)
+@click.option("--replace", is_flag=True, help="Remove another XDP program from the interfaces.")
+@click.option(
+    "--control",
+    envvar="XDP_ROUTER_CONTROL",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_CONTROL_PATH,
+    show_default=True,
+    show_envvar=True,
+    metavar="PATH",
+    help="Control socket.",
+)
+@_pins_option
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="console", show_default=True)
+@click.pass_context
+def attach(
+    ctx: click.Context,
+    interfaces: tuple[str, ...],
+    config_file: Path | None,
+    services: tuple[str, ...],
+    backends: tuple[str, ...],
+    mode: str,
+    xdp_mode: str,
+    loader: str,
+    replace: bool,
+    control: Path,
+    pins: Path,
+    log_format: str,
+) -> None:
+    """Attach to IFACE... and route until SIGTERM or Ctrl-C.
+
+    Name every interface that clients come in by or backends are reached by.
+    """
+    if config_file is not None and (services or backends):
+        raise click.UsageError("--config and --service/--backend exclude each other", ctx)
+    if config_file is not None:
+        config = _read_config(config_file)
+    elif services:
+        config = config_from_flags(ctx.meta["targets"], mode)
+    else:
+        raise click.UsageError(
+            "nothing to route: give --config FILE, or --service ADDR:PORT/tcp with "
+            "--backend ADDR:PORT",
+            ctx,
+        )
+    repeated = {name for name in interfaces if interfaces.count(name) > 1}
+    if repeated:
+        raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
+    if os.geteuid() != 0:
+        raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
+    logs.configure(log_format)
+    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins)
+    # Start-up objects live for ever: keep the collector from walking them in the hot path.
+    gc.collect()
+    gc.freeze()
+    asyncio.run(run(config, options))
+
+
+@main.command()
+@click.argument("interfaces", nargs=-1, required=True, metavar="IFACE...")
+@_pins_option
+def detach(interfaces: tuple[str, ...], pins: Path) -> None:
+    """Take a data plane off IFACE... whose daemon is gone, and remove its pins.
+
+    Flows through it end. A running daemon detaches by itself when it is stopped.
+    """
+    for line in detach_interfaces(interfaces, pins):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def check(file: Path) -> None:
+    """Check a configuration file; nothing is attached."""
+    config = _read_config(file)
+    backends = sum(len(service.backends) for service in config.services)
+    click.echo(f"{file}: good: {len(config.services)} services, {backends} backends")
+
+
+def _read_config(file: Path) -> RouterConfig:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        click.echo(f"Error: {file}: cannot be read: {error.strerror}", err=True)
+        raise click.exceptions.Exit(_EXIT_CONFIG) from error
+    except UnicodeDecodeError as error:
+        click.echo(f"Error: {file}: not UTF-8 text: expected TOML", err=True)
+        raise click.exceptions.Exit(_EXIT_CONFIG) from error
+    return parse_config(text, str(file))
+
+
+if __name__ == "__main__":
+    main()

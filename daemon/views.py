@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control socket answers: the daemon's state as plain data (DESIGN: CLI contract)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from xdp_router import __version__
+from xdp_router.adapters.control import CommandError
+from xdp_router.core import abi
+from xdp_router.core.address import format_endpoint, format_mac, parse_endpoint, protocol_name
+from xdp_router.core.model import NO_BACKEND, Decision, FlowKey, ProbeAnswer, Service
+
+if TYPE_CHECKING:
+    from .app import Router
+
+_NS_PER_US = 1000
+_MAX_CLIENTS = 2000
+
+
+def handlers(router: Router) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+    """Handlers of the control socket, by command."""
+    views = Views(router)
+    return {
+        "status": views.status,
+        "services": views.services,
+        "backends": views.backends,
+        "explain": views.explain,
+        "decisions": views.decisions,
+    }
+
+
+def percentile(values: list[int], share: float) -> float:
+    """Nearest-rank percentile of sorted values; 0 for none."""
+    if not values:
+        return 0.0
+    return float(values[min(len(values) - 1, int(len(values) * share))])
+
+
+class Views:
+    """Reads a router; changes nothing."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        config = router.config
+        self._services = {service.id: service for service in config.services}
+        self._backends = {
+            backend.id: backend for service in config.services for backend in service.backends
+        }
+
+    def status(self, _args: Mapping[str, Any]) -> dict[str, Any]:
+        """One look at everything."""
+        router = self._router
+        engine = router.engine
+        fppl = sorted(d.fppl_ns for d in engine.decisions if d.fppl_ns)
+        return {
+            "ready": router.ready,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - router.started_s, 3),
+            "interfaces": [
+                {
+                    "name": link.interface,
+                    "ifindex": link.ifindex,
+                    "mode": link.mode.value,
+                    "ready": router.ready,
+                }
+                for link in router.links
+            ],
+            "loader": router.plane.loader,
+            "pins": str(router.plane.pin_dir or ""),
+            "services": len(self._services),
+            "backends": len(self._backends),
+            "backends_up": len(engine.up),
+            "open_decisions": engine.open_decisions,
+            "flows": router.ager.entries // 2,
+            "decisions_total": router.decisions_total,
+            "engine": {**engine.counters, **router.executor.counters, **router.sender.counters},
+            "fppl_us": {
+                "p50": round(percentile(fppl, 0.50) / _NS_PER_US, 1),
+                "p99": round(percentile(fppl, 0.99) / _NS_PER_US, 1),
+                "count": len(fppl),
+            },
+            "xdp_program_id": router.program_id,
+        }
+
+    def services(self, _args: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All services."""
+        totals = self._router.decisions_by_service
+        return [
+            {
+                "name": service.name,
+                "address": format_endpoint(service.endpoint),
+                "protocol": protocol_name(service.endpoint.proto),
+                "mode": service.mode.name.lower(),
+                "forwarding": service.forwarding.name.lower(),
+                "fallback": self._backend_name(service.fallback),
+                "deadline_ms": service.deadline_ns / 1e6,
+                "backends": [backend.name for backend in service.backends],
+                "decisions": totals.get(service.id, 0),
+            }
+            for service in self._services.values()
+        ]
+
+    def backends(self, _args: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All backends: usable or why not, how they answer."""
+        router = self._router
+        rows = []
+        for backend in self._backends.values():
+            path, reason = router.paths.get(backend.id, (None, "not looked at yet"))
+            stats = router.engine.backend_stats(backend.id)
+            rows.append(
+                {
+                    "name": backend.name,
+                    "service": self._services[backend.service].name,
+                    "address": format_endpoint(backend.endpoint),
+                    "up": backend.id in router.engine.up,
+                    "reason": reason,
+                    "interface": router.interface_name(path.ifindex) if path else "",
+                    "next_hop_mac": format_mac(path.dmac) if path else "",
+                    "weight": backend.weight,
+                    "rtt_us": round(stats.last_rtt_ns / _NS_PER_US, 1) if stats.last_rtt_ns else None,
+                    "wins": stats.wins,
+                    "answers": stats.answers,
+                    "losses": stats.losses,
+                }
+            )
+        return rows
+
+    def decisions(self, args: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Candidates of the newest decision of each client ``addr:port`` in ``clients``."""
+        clients = args.get("clients")
+        if not isinstance(clients, list) or len(clients) > _MAX_CLIENTS:
+            raise CommandError(f"clients: expected a list of up to {_MAX_CLIENTS} ADDR:PORT")
+        found = {}
+        for client in clients:
+            decision = self._find(str(client))
+            if decision is not None:
+                found[str(client)] = self._candidates(decision)
+        return found
+
+    def explain(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The time line of a client's newest decision."""
+        client = str(args.get("client", ""))
+        decision = self._find(client)
+        if decision is None:
+            raise CommandError(
+                f"no decision about {client} is kept: the newest "
+                f"{self._router.config.settings.decisions_kept} decided by the daemon are; "
+                "'xdp-router flows' shows mode and reason of every live flow"
+            )
+        service = self._services[decision.service]
+        return {
+            "client": client,
+            "service": service.name,
+            "protocol": protocol_name(decision.key.proto),
+            "backend": self._backend_name(decision.backend),
+            "mode": decision.mode.name.lower(),
+            "reason": decision.reason.name.lower(),
+            "candidates": self._candidates(decision),
+            "timeline": self._timeline(decision, service),
+        }
+
+    def _find(self, client: str) -> Decision | None:
+        try:
+            endpoint = parse_endpoint(client)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        found = self._router.engine.decisions.find(endpoint.addr, endpoint.port)
+        return found[0] if found else None  # newest first
+
+    def _backend_name(self, backend: int) -> str:
+        return "" if backend == NO_BACKEND else self._backends[backend].name
+
+    def _candidates(self, decision: Decision) -> list[dict[str, Any]]:
+        return [
+            {
+                "backend": self._backend_name(probe.backend),
+                "rtt_us": round(probe.rtt_ns / _NS_PER_US, 1) if probe.rtt_ns else None,
+                "answer": probe.answer.name.lower(),
+            }
+            for probe in decision.probes
+        ]
+
+    def _timeline(self, decision: Decision, service: Service) -> list[dict[str, Any]]:
+        """What happened when, in microseconds since the first packet was seen."""
+        start_ns = decision.seen_ns
+        line: list[tuple[float, str, str]] = [
+            (0.0, "seen", f"first packet of {service.name}, held by XDP")
+        ]
+
+        def at(instant_ns: int) -> float:
+            return round((instant_ns - start_ns) / _NS_PER_US, 1)
+
+        for probe in decision.probes:
+            name = self._backend_name(probe.backend)
+            if probe.sent_ns:
+                joined = " (race already running)" if probe.sent_ns < start_ns else ""
+                line.append((at(probe.sent_ns), "probe", f"SYN to {name}{joined}"))
+            if probe.answered_ns:
+                answer = _ANSWERS[probe.answer]
+                rtt = probe.rtt_ns / _NS_PER_US
+                text = f"{name}: {answer}, RTT {rtt:.1f} us"
+                line.append((at(probe.answered_ns), "answer", text))
+        to = self._backend_name(decision.backend) or "nobody (refused)"
+        line.append(
+            (
+                at(decision.decided_ns),
+                "decided",
+                f"{to}, mode {decision.mode.name.lower()}, reason {decision.reason.name.lower()}",
+            )
+        )
+        if decision.fppl_ns:
+            line.append((round(decision.fppl_ns / _NS_PER_US, 1), "re-injected", f"out to {to}"))
+        elif decision.reinjected_ns:
+            line.append((at(decision.reinjected_ns), "re-injected", f"out to {to}"))
+        if decision.synack_us:
+            line.append((float(decision.synack_us), "SYN-ACK", f"of {to}"))
+        if decision.established_ns:
+            line.append((at(decision.established_ns), "established", "handshake verified"))
+        request_us, reply_us = self._first_data(decision)
+        if request_us:
+            line.append((float(request_us), "first data", "from the client"))
+        if reply_us:
+            line.append((float(reply_us), "first data", f"from {to}"))
+        if decision.closed_ns:
+            line.append((at(decision.closed_ns), "closed", "removed after its linger or idle time"))
+        line.sort(key=lambda entry: entry[0])
+        return [{"t_us": t_us, "what": what, "detail": detail} for t_us, what, detail in line]
+
+    def _first_data(self, decision: Decision) -> tuple[int, int]:
+        """First payload of each direction, from the kernel's entries while they live."""
+        flows = self._router.state.maps.flow_table
+        key = abi.pack_flow_key(decision.key)
+        raw = flows.read(key)
+        if raw is None:
+            return 0, decision.first_data_us
+        forward = abi.unpack_flow_entry(raw)
+        if forward.seen_ns != decision.seen_ns:  # a later flow of the same ports
+            return 0, decision.first_data_us
+        raw = flows.read(abi.peer_key(key, raw))
+        reply_us = abi.unpack_flow_entry(raw).first_data_us if raw is not None else 0
+        return forward.first_data_us, reply_us
+
+
+_ANSWERS = {
+    ProbeAnswer.LOST: "no answer",
+    ProbeAnswer.SYNACK: "SYN-ACK",
+    ProbeAnswer.RST: "refused by RST",
+    ProbeAnswer.UNREACHABLE: "unreachable (ICMP)",
+}
+
+
+def decision_line(
+    decision: Decision, service: str, backend: str, backends: Callable[[int], str]
+) -> dict[str, Any]:
+    """Keys of the one log line that explains a decision."""
+    key: FlowKey = decision.key
+    return {
+        "client": f"{abi.format_addr(key.client_addr)}:{key.client_port}",
+        "service": service,
+        "backend": backend or None,
+        "mode": decision.mode.name.lower(),
+        "reason": decision.reason.name.lower(),
+        "latency_us": round((decision.decided_ns - decision.seen_ns) / _NS_PER_US, 1),
+        "rtts_us": {
+            backends(probe.backend): round(probe.rtt_ns / _NS_PER_US, 1)
+            for probe in decision.probes
+            if probe.rtt_ns
+        },
+    }

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who decides, exactly once. A decision is REPLY inserted, then FORWARD inserted, both
+ * BPF_NOEXIST, by the daemon and by XDP alike; FORWARD is the arbiter. This file is
+ * XDP's half: the degrade chain, and the promotion of a verified handshake.
+ */
+#ifndef XR_BINDING_H
+#define XR_BINDING_H
+
+#include "events.h"
+#include "flow.h"
+
+#define EEXIST_RESULT (-17) /* -EEXIST; uapi errno.h is not there for BPF targets */
+#define E2BIG_RESULT (-7)   /* -E2BIG: hash map full */
+
+/* Attempts at a free reply tuple: the fallback, then slots of the hash table. */
+#define DECIDE_ATTEMPTS 4
+#define DECIDE_SLOT_STEP 397 /* coprime to XR_HASH_SLOTS */
+
+/*
+ * A flow's hash, from host-order values so that core/selection.py can mirror it.
+ * Multiply and fold: each input bit reaches each output bit.
+ */
+static __always_inline __u32 flow_hash(const struct flow_key *key)
+{
+	__u32 hash = xr_ntohl(key->saddr) * 0x9e3779b1U;
+
+	hash ^= hash >> 15;
+	hash += (__u32)xr_ntohs(key->sport) << 16 | xr_ntohs(key->dport);
+	hash *= 0x85ebca6bU;
+	hash ^= hash >> 13;
+	hash += xr_ntohl(key->daddr);
+	hash *= 0xc2b2ae35U;
+	return hash ^ (hash >> 16);
+}
+
+static __always_inline int backend_usable(const struct backend *backend)
+{
+	return backend && (backend->flags & XR_BACKEND_UP) &&
+	       !(backend->flags & XR_BACKEND_DRAINING) && backend->ifindex;
+}
+
+static __always_inline __u32 hash_pick(const struct service *service, __u32 hash)
+{
+	struct hash_table *table = hash_tables_lookup(2 * service->id + (service->hash_active & 1));
+	__u32 slot = hash % XR_HASH_SLOTS;
+
+	/* Without this clang knows slot < XR_HASH_SLOTS, drops the check, and the verifier
+	 * refuses table->slots[slot] as unbounded. */
+	asm volatile("" : "+r"(slot));
+	if (!table || slot >= XR_HASH_SLOTS)
+		return XR_NO_BACKEND;
+	return table->slots[slot];
+}
+
+static __always_inline void flow_key_of_kind(const struct packet *p, __u8 kind,
+					     struct flow_key *key)
+{
+	*key = p->key;
+	key->kind = kind;
+}
+
+/* Key of the reply direction: from what FORWARD rewrites to. */
+static __always_inline void reply_key_of(const struct pending_flow *forward, struct flow_key *key)
+{
+	key->saddr = forward->new_daddr;
+	key->daddr = forward->new_saddr;
+	key->sport = forward->new_dport;
+	key->dport = forward->new_sport;
+	key->proto = IPPROTO_TCP;
+	key->kind = XR_KIND_REPLY;
+	key->pad = 0;
+}
+
+static __always_inline void forget_pending(const struct packet *p,
+					   const struct pending_flow *forward)
+{
+	struct flow_key key;
+
+	if (forward && forward->backend != XR_NO_BACKEND) {
+		reply_key_of(forward, &key);
+		pending_flows_delete(&key);
+	}
+	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
+	pending_flows_delete(&key);
+	flow_key_of_kind(p, XR_KIND_SEEN, &key);
+	pending_flows_delete(&key);
+}
+
+enum bind_result {
+	BIND_DONE = 0, /* decided, by us or by somebody a moment before */
+	BIND_TUPLE_TAKEN,
+	BIND_FAILED,
+};
+
+struct bind {
+	__u64 seen_ns;
+	__u64 now_ns;
+	__u32 backend;
+	__u8 mode;
+	__u8 reason;
+	__u8 wscale;
+};
+
+static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
+				     const struct service *service, const struct backend *backend,
+				     const struct bind *bind)
+{
+	struct scratch *scratch = scratch_lookup();
+	struct pending_flow *value, *theirs;
+	struct flow_key reply, forward;
+	int own_reply = 1;
+	long result;
+
+	if (!scratch)
+		return BIND_FAILED;
+	value = &scratch->pending;
+	__builtin_memset(value, 0, sizeof(*value));
+	value->seen_ns = bind->seen_ns;
+	value->last_seen_ns = bind->now_ns;
+	value->backend = bind->backend;
+	value->service = service->id;
+	value->ifindex = ctx->ingress_ifindex;
+	value->new_saddr = p->key.daddr;
+	value->new_daddr = p->key.saddr;
+	value->new_sport = p->key.dport;
+	value->new_dport = p->key.sport;
+	value->wscale = XR_NO_WSCALE;
+	value->mode = bind->mode;
+	value->reason = bind->reason;
+	mac_copy(value->dmac, p->eth->h_source);
+	mac_copy(value->smac, p->eth->h_dest);
+	reply.saddr = backend->addr;
+	reply.daddr = p->key.saddr;
+	reply.sport = backend->port;
+	reply.dport = p->key.sport;
+	reply.proto = IPPROTO_TCP;
+	reply.kind = XR_KIND_REPLY;
+	reply.pad = 0;
+	result = pending_flows_insert(&reply, value);
+	if (result == EEXIST_RESULT) {
+		theirs = pending_flows_lookup(&reply);
+		if (!theirs || theirs->new_saddr != p->key.daddr ||
+		    theirs->new_sport != p->key.dport) {
+			count(XR_COUNT_pending_reply_taken);
+			return BIND_TUPLE_TAKEN;
+		}
+		own_reply = 0; /* the daemon is deciding for the same backend just now */
+	} else if (result) {
+		return BIND_FAILED;
+	}
+
+	value->isn = p->seq;
+	value->new_saddr = p->key.saddr;
+	value->new_daddr = backend->addr;
+	value->new_sport = p->key.sport;
+	value->new_dport = backend->port;
+	value->latency_ns = bind->now_ns - bind->seen_ns;
+	value->syn_data = p->payload;
+	value->wscale = bind->wscale;
+	flow_key_of_kind(p, XR_KIND_FORWARD, &forward);
+	result = pending_flows_insert(&forward, value);
+	if (!result)
+		return BIND_DONE;
+	if (result == EEXIST_RESULT) {
+		theirs = pending_flows_lookup(&forward);
+		if (own_reply && theirs && theirs->backend != bind->backend)
+			pending_flows_delete(&reply);
+		return BIND_DONE;
+	}
+	if (own_reply)
+		pending_flows_delete(&reply);
+	return BIND_FAILED;
+}
+
+/*
+ * The degrade chain: configured fallback, if up, then consistent hash over backends
+ * that are up. Returns BIND_DONE, or BIND_FAILED when nobody can take the flow.
+ */
+static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
+				  const struct service *service, struct bind *bind)
+{
+	__u32 hash = flow_hash(&p->key);
+	int attempt, result;
+
+	for (attempt = 0; attempt < DECIDE_ATTEMPTS; attempt++) {
+		struct backend *backend;
+
+		if (!attempt) {
+			bind->backend = service->fallback;
+			bind->mode = XR_MODE_FALLBACK;
+			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN)
+				continue; /* an orphan was never on the fallback by intent */
+		} else {
+			bind->backend = hash_pick(service, hash);
+			bind->mode = XR_MODE_HASH;
+			hash += DECIDE_SLOT_STEP;
+		}
+		backend = backends_lookup(bind->backend);
+		if (!backend_usable(backend))
+			continue;
+		result = bind_flow(ctx, p, service, backend, bind);
+		if (result == BIND_TUPLE_TAKEN)
+			continue;
+		if (result == BIND_DONE)
+			count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
+							     : XR_COUNT_decided_hash);
+		else
+			count(XR_COUNT_pending_insert_failed);
+		return result;
+	}
+	return BIND_FAILED;
+}
+
+/* Sends a client's packet to the backend that FORWARD names, or answers by RST. */
+static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
+					   struct pending_flow *forward, __u64 now_ns)
+{
+	struct rewrite to;
+
+	if (forward->flags & XR_PENDING_REFUSED)
+		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
+	forward->last_seen_ns = now_ns;
+	forward->packets++;
+	forward->bytes += p->ip_len;
+	if (!forward->fppl_ns)
+		forward->fppl_ns = now_ns - forward->seen_ns;
+	rewrite_from_pending(&p->key, forward, &to);
+	return send_to_backend(ctx, p, &to, forward->backend);
+}
+
+static __always_inline __u8 effective_wscale(const struct pending_flow *of,
+					     const struct pending_flow *other)
+{
+	/* RFC 7323, 2.2: scaling is on only if both sides offered it */
+	if (of->wscale == XR_NO_WSCALE || other->wscale == XR_NO_WSCALE)
+		return 0;
+	return of->wscale;
+}
+
+static __always_inline void established_submit(struct xdp_md *ctx, const struct packet *p,
+					       const struct pending_flow *forward,
+					       const struct pending_flow *reply, __u64 now_ns)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, XR_EVENT_ESTABLISHED, now_ns);
+	event->service = forward->service;
+	event->backend = forward->backend;
+	event->detail = forward->mode;
+	event->reason = forward->reason;
+	event->fppl_ns = forward->fppl_ns;
+	event->synack_us = reply->synack_us;
+	event->seen_ns = forward->seen_ns;
+	events_submit(event);
+}
+
+/*
+ * Moves a flow whose handshake the client has proven (seq and ack both fit what passed
+ * here) into flow_table: reply entry first, then forward, both NOEXIST. The pending
+ * entries stay and age. Returns 0, or an error that leaves the flow pending.
+ */
+static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
+				   struct pending_flow *forward, struct pending_flow *reply,
+				   __u64 now_ns)
+{
+	struct backend *backend = backends_lookup(forward->backend);
+	struct scratch *scratch = scratch_lookup();
+	struct pending_flow *seen;
+	struct flow_entry *entry;
+	struct flow_key key;
+	long result;
+
+	if (!scratch || !backend)
+		return -1;
+	entry = &scratch->entry;
+	__builtin_memset(entry, 0, sizeof(*entry));
+	reply_key_of(forward, &key);
+	key.kind = XR_KIND_NONE;
+	entry->last_seen_ns = now_ns;
+	entry->packets = reply->packets;
+	entry->bytes = reply->bytes;
+	entry->seq_next = reply->isn + 1;
+	entry->ack = p->seq;
+	entry->window = reply->window;
+	entry->state = XR_TCP_ESTABLISHED;
+	entry->wscale = effective_wscale(reply, forward);
+	entry->direction = XR_DIR_REPLY;
+	entry->new_saddr = reply->new_saddr;
+	entry->new_daddr = reply->new_daddr;
+	entry->new_sport = reply->new_sport;
+	entry->new_dport = reply->new_dport;
+	entry->l3_delta = csum_delta_l3(&key, entry->new_saddr, entry->new_daddr);
+	entry->l4_delta = csum_delta_l4(&key, entry->l3_delta, entry->new_sport, entry->new_dport);
+	entry->backend = forward->backend;
+	entry->ifindex = ctx->ingress_ifindex;
+	mac_copy(entry->in_mac, backend->smac);
+	mac_copy(entry->dmac, p->eth->h_source);
+	mac_copy(entry->smac, p->eth->h_dest);
+	entry->mode = forward->mode;
+	entry->reason = forward->reason;
+	entry->service = forward->service;
+	entry->seen_ns = forward->seen_ns;
+	entry->established_ns = now_ns;
+	entry->isn = reply->isn;
+	entry->latency_ns = forward->latency_ns;
+	entry->fppl_ns = forward->fppl_ns;
+	entry->synack_us = reply->synack_us;
+	result = flow_table_insert(&key, entry);
+	if (result) {
+		count(result == EEXIST_RESULT ? XR_COUNT_promote_conflict
+					      : XR_COUNT_promote_table_full);
+		return result;
+	}
+
+	entry->packets = forward->packets;
+	entry->bytes = forward->bytes;
+	entry->seq_next = p->seq;
+	entry->ack = p->ack;
+	entry->window = (__u32)p->window << effective_wscale(forward, reply);
+	entry->wscale = effective_wscale(forward, reply);
+	entry->direction = XR_DIR_FORWARD;
+	entry->new_saddr = forward->new_saddr;
+	entry->new_daddr = forward->new_daddr;
+	entry->new_sport = forward->new_sport;
+	entry->new_dport = forward->new_dport;
+	entry->l3_delta = csum_delta_l3(&p->key, entry->new_saddr, entry->new_daddr);
+	entry->l4_delta =
+		csum_delta_l4(&p->key, entry->l3_delta, entry->new_sport, entry->new_dport);
+	mac_copy(entry->in_mac, p->eth->h_dest);
+	entry->isn = forward->isn;
+	flow_key_of_kind(p, XR_KIND_NONE, &key);
+	result = flow_table_insert(&key, entry);
+	if (result) {
+		count(result == EEXIST_RESULT ? XR_COUNT_promote_conflict
+					      : XR_COUNT_promote_table_full);
+		reply_key_of(forward, &key);
+		key.kind = XR_KIND_NONE;
+		flow_table_delete(&key);
+		return result;
+	}
+	flow_key_of_kind(p, XR_KIND_SEEN, &key);
+	seen = pending_flows_lookup(&key);
+	if (seen)
+		seen->flags |= XR_PENDING_PROMOTED;
+	count(XR_COUNT_promoted);
+	established_submit(ctx, p, forward, reply, now_ns);
+	return 0;
+}
+
+#endif

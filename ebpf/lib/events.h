@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Records for the daemon, and the budget that bounds them. */
+#ifndef XR_EVENTS_H
+#define XR_EVENTS_H
+
+#include "clock.h"
+#include "maps.h"
+#include "parse.h"
+#include "stats.h"
+
+/*
+ * One event costs interval_ns of credit; credit grows with time up to burst_ns.
+ * An interval of 0 is no limit. The bucket is this CPU's own.
+ */
+static __always_inline int token_take(__u32 index, __u64 interval_ns, __u64 burst_ns, __u64 now_ns)
+{
+	struct token_bucket *bucket;
+	__u64 credit;
+
+	if (!interval_ns)
+		return 1;
+	bucket = tokens_lookup(index);
+	if (!bucket)
+		return 0;
+	credit = bucket->credit_ns + (now_ns - bucket->last_ns);
+	if (credit > burst_ns)
+		credit = burst_ns;
+	bucket->last_ns = now_ns;
+	if (credit < interval_ns) {
+		bucket->credit_ns = credit;
+		return 0;
+	}
+	bucket->credit_ns = credit - interval_ns;
+	return 1;
+}
+
+static __always_inline void event_fill(struct event *event, struct xdp_md *ctx,
+				       const struct packet *p, __u8 type, __u64 now_ns)
+{
+	__builtin_memset(event, 0, sizeof(*event));
+	event->time_ns = now_ns;
+	event->key = p->key;
+	event->ifindex = ctx->ingress_ifindex;
+	event->seq = p->seq;
+	event->type = type;
+}
+
+static __always_inline void first_packet_fill(struct event *event, struct xdp_md *ctx,
+					      const struct packet *p, const struct service *service,
+					      __u8 wscale, __u16 frame_len, __u64 now_ns)
+{
+	event_fill(event, ctx, p, XR_EVENT_FIRST_PACKET, now_ns);
+	event->seen_ns = now_ns;
+	event->service = service->id;
+	event->backend = XR_NO_BACKEND;
+	event->frame_len = frame_len;
+	event->syn_data = p->payload;
+	event->wscale = wscale;
+}
+
+/*
+ * Hands the whole frame to the daemon. bpf_ringbuf_reserve wants a constant size,
+ * hence two of them. Returns 0, or -1 when the ring has no room.
+ */
+static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct packet *p,
+					       const struct service *service, __u8 wscale,
+					       __u64 now_ns)
+{
+	__u64 len = p->frame_len;
+
+	if (len - 1 < XR_FRAME_SMALL) { /* 1 .. SMALL: the verifier wants both bounds */
+		struct event_small *event = events_reserve_small();
+
+		if (!event)
+			return -1;
+		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
+		if (bpf_xdp_load_bytes(ctx, 0, event->frame, len)) {
+			events_discard(event);
+			return -1;
+		}
+		events_submit(event);
+		return 0;
+	}
+	if (len - 1 < XR_FRAME_LARGE) {
+		struct event_large *event = events_reserve_large();
+
+		if (!event)
+			return -1;
+		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
+		if (bpf_xdp_load_bytes(ctx, 0, event->frame, len)) {
+			events_discard(event);
+			return -1;
+		}
+		events_submit(event);
+		return 0;
+	}
+	return -1;
+}
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Established flows: the packet path that everything else exists for. */
+#ifndef XR_FLOW_H
+#define XR_FLOW_H
+
+#include "clock.h"
+#include "send.h"
+
+/* Largest window that TCP can advertise (RFC 7323, 2.3): jumps beyond it are not tracked. */
+#define TCP_WINDOW_MAX (1U << 30)
+
+/* The other direction's key: its packets are the inverse of what this one sends. */
+static __always_inline void peer_key(const struct flow_entry *flow, struct flow_key *key)
+{
+	key->saddr = flow->new_daddr;
+	key->daddr = flow->new_saddr;
+	key->sport = flow->new_dport;
+	key->dport = flow->new_sport;
+	key->proto = IPPROTO_TCP;
+	key->kind = XR_KIND_NONE;
+	key->pad = 0;
+}
+
+/* Does the segment overlap what its receiver is ready to take? */
+static __always_inline int in_window(const struct packet *p, const struct flow_entry *receiver)
+{
+	__u32 end = p->seq + segment_length(p);
+
+	return (__s32)(end - receiver->ack) >= 0 &&
+	       (__s32)(p->seq - receiver->ack) <= (__s32)receiver->window;
+}
+
+/* Is the sequence number itself inside the window? What RFC 9293 asks of a RST. */
+static __always_inline int starts_in_window(const struct packet *p,
+					    const struct flow_entry *receiver)
+{
+	return p->seq - receiver->ack <= receiver->window;
+}
+
+/* A FIN or RST. Returns 0 when it lies outside the window and must change nothing. */
+static __always_inline int flow_closing(const struct packet *p, struct flow_entry *flow)
+{
+	struct flow_entry *peer;
+	struct flow_key key;
+
+	peer_key(flow, &key);
+	peer = flow_table_lookup(&key);
+	if (!peer)
+		return 0;
+	if (p->flags & TCP_RST) {
+		if (!starts_in_window(p, peer)) {
+			count(XR_COUNT_rst_outside_window);
+			return 0;
+		}
+		flow->flags |= XR_FLOW_RST;
+	} else {
+		if (!in_window(p, peer)) {
+			count(XR_COUNT_fin_outside_window);
+			return 0;
+		}
+		flow->flags |= XR_FLOW_FIN;
+		if (!(peer->flags & XR_FLOW_FIN))
+			return 1;
+	}
+	flow->state = XR_TCP_CLOSING;
+	peer->state = XR_TCP_CLOSING;
+	return 1;
+}
+
+/* New data after the end: the FIN or RST was not the peers' own. The flow lives on. */
+static __always_inline void flow_revoke_closing(const struct packet *p, struct flow_entry *flow)
+{
+	struct flow_entry *peer;
+	struct flow_key key;
+
+	peer_key(flow, &key);
+	peer = flow_table_lookup(&key);
+	if (!peer || !in_window(p, peer))
+		return;
+	flow->state = XR_TCP_ESTABLISHED;
+	peer->state = XR_TCP_ESTABLISHED;
+	flow->flags &= ~(XR_FLOW_FIN | XR_FLOW_RST);
+	peer->flags &= ~(XR_FLOW_FIN | XR_FLOW_RST);
+	count(XR_COUNT_closing_revoked);
+}
+
+/* Follows sequence numbers. SYNs and RSTs carry none that this side is bound to. */
+static __always_inline void flow_track(const struct packet *p, struct flow_entry *flow)
+{
+	__u32 end = p->seq + segment_length(p);
+	__u32 advance = end - flow->seq_next;
+
+	if (p->flags & (TCP_FIN | TCP_RST | TCP_SYN)) {
+		if (p->flags & TCP_SYN)
+			return;
+		if (!flow_closing(p, flow) || (p->flags & TCP_RST))
+			return;
+	} else if (flow->state == XR_TCP_CLOSING && p->payload && advance - 1 < TCP_WINDOW_MAX) {
+		flow_revoke_closing(p, flow);
+	}
+	if (advance - 1 < TCP_WINDOW_MAX)
+		flow->seq_next = end;
+	if ((p->flags & TCP_ACK) && p->ack - flow->ack < TCP_WINDOW_MAX) {
+		flow->ack = p->ack;
+		flow->window = (__u32)p->window << (flow->wscale & 15);
+	}
+	if (p->payload && !flow->first_data_us)
+		flow->first_data_us = elapsed_us(flow->seen_ns, clock_precise());
+}
+
+static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow)
+{
+	flow->last_seen_ns = clock_coarse();
+	__sync_fetch_and_add(&flow->packets, 1);
+	__sync_fetch_and_add(&flow->bytes, p->ip_len);
+}
+
+/* The frame has been found to be for us. */
+static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
+				       struct flow_entry *flow)
+{
+	struct rewrite to = {
+		.saddr = flow->new_saddr,
+		.daddr = flow->new_daddr,
+		.sport = flow->new_sport,
+		.dport = flow->new_dport,
+		.l3_delta = flow->l3_delta,
+		.l4_delta = flow->l4_delta,
+	};
+
+	flow_account(p, flow);
+	flow_track(p, flow);
+	if (flow->direction == XR_DIR_FORWARD)
+		return send_to_backend(ctx, p, &to, flow->backend);
+	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
+}
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Rewriting a packet, sending it on, and answering it with a RST. */
+#ifndef XR_SEND_H
+#define XR_SEND_H
+
+#include "csum.h"
+#include "parse.h"
+#include "stats.h"
+
+/* The tuple after rewriting and what it adds to the sums. */
+struct rewrite {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u16 l3_delta;
+	__u16 l4_delta;
+};
+
+static __always_inline void rewrite_packet(struct packet *p, const struct rewrite *to)
+{
+	p->ip->saddr = to->saddr;
+	p->ip->daddr = to->daddr;
+	p->ip->ttl--;
+	p->ip->check = csum_apply(p->ip->check, (__u32)to->l3_delta + CSUM_DELTA_TTL);
+	p->tcp->source = to->sport;
+	p->tcp->dest = to->dport;
+	p->tcp->check = csum_apply(p->tcp->check, to->l4_delta);
+}
+
+static __always_inline void rewrite_from_pending(const struct flow_key *key,
+						 const struct pending_flow *pending,
+						 struct rewrite *to)
+{
+	to->saddr = pending->new_saddr;
+	to->daddr = pending->new_daddr;
+	to->sport = pending->new_sport;
+	to->dport = pending->new_dport;
+	to->l3_delta = csum_delta_l3(key, to->saddr, to->daddr);
+	to->l4_delta = csum_delta_l4(key, to->l3_delta, to->sport, to->dport);
+}
+
+/*
+ * A frame that the daemon runs through the program carries the secret mark in its
+ * metadata. Nobody else can forge it, not even another XDP program that redirects to us.
+ */
+static __always_inline struct reinject_meta *reinject_meta_of(struct xdp_md *ctx)
+{
+	struct reinject_meta *meta = (void *)(long)ctx->data_meta;
+	void *data = (void *)(long)ctx->data;
+	struct control *control;
+
+	if ((void *)(meta + 1) > data)
+		return 0;
+	control = control_lookup();
+	if (!control || !control->reinject_mark || meta->mark != control->reinject_mark)
+		return 0;
+	return meta;
+}
+
+static __always_inline int redirect(struct xdp_md *ctx, __u32 ifindex)
+{
+	struct reinject_meta *meta = reinject_meta_of(ctx);
+
+	if (meta) {
+		count(XR_COUNT_reinjected);
+		meta->egress_ifindex = ifindex;
+	}
+	return bpf_redirect(ifindex, 0);
+}
+
+/* Sends the frame back out of the interface that it came in by. */
+static __always_inline int bounce(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	struct interface *interface = interfaces_lookup(ifindex);
+
+	if (interface && !(interface->flags & XR_IF_BOUNCE_REDIRECT) && !reinject_meta_of(ctx))
+		return XDP_TX;
+	return redirect(ctx, ifindex);
+}
+
+/* TTL and TCP protocol word of the headers that we make. */
+#define OWN_TTL 64
+#define RST_LENGTH (sizeof(struct iphdr) + sizeof(struct tcphdr))
+
+/*
+ * Turns the segment into the RST that answers it (RFC 9293, 3.5.2) and sends it back:
+ * with ACK, RST alone at seq = its ack; else RST|ACK, seq 0, ack = seq + length, where
+ * the length comes from the IP header, never from a padded frame. Options and payload
+ * are cut. A RST is never answered.
+ */
+static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p, __u32 counter)
+{
+	__u32 length = p->frame_len;
+	__u32 l3_off = p->l3_off;
+	struct flow_key key = p->key;
+	__u32 seq = 0, ack = 0;
+	__u8 flags = TCP_RST;
+	__u8 mac[ETH_ALEN];
+	struct ethhdr *eth;
+	struct tcphdr *tcp;
+	struct iphdr *ip;
+	void *data, *data_end;
+	__u32 sum = 0;
+	int i;
+
+	if (p->flags & TCP_RST)
+		return drop(XR_COUNT_orphan_dropped);
+	if (p->flags & TCP_ACK) {
+		seq = p->ack;
+	} else {
+		flags |= TCP_ACK;
+		ack = p->seq + segment_length(p);
+	}
+	count(counter);
+	if (bpf_xdp_adjust_tail(ctx, (int)(l3_off + RST_LENGTH) - (int)length))
+		return XDP_DROP;
+
+	data = (void *)(long)ctx->data;
+	data_end = (void *)(long)ctx->data_end;
+	if (l3_off > sizeof(*eth) + XR_MAX_VLAN_TAGS * sizeof(struct vlan_tag))
+		return XDP_DROP;
+	eth = data;
+	ip = data + l3_off;
+	tcp = (void *)(ip + 1);
+	if ((void *)(eth + 1) > data_end || (void *)(tcp + 1) > data_end)
+		return XDP_DROP;
+
+	mac_copy(mac, eth->h_dest);
+	mac_copy(eth->h_dest, eth->h_source);
+	mac_copy(eth->h_source, mac);
+
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = sizeof(*ip) / 4;
+	ip->tot_len = xr_htons(RST_LENGTH);
+	ip->frag_off = xr_htons(0x4000); /* DF */
+	ip->ttl = OWN_TTL;
+	ip->protocol = IPPROTO_TCP;
+	ip->saddr = key.daddr;
+	ip->daddr = key.saddr;
+#pragma unroll
+	for (i = 0; i < (int)sizeof(*ip) / 2; i++)
+		sum += ((__u16 *)ip)[i];
+	ip->check = ~csum_fold(sum);
+
+	__builtin_memset(tcp, 0, sizeof(*tcp));
+	tcp->source = key.dport;
+	tcp->dest = key.sport;
+	tcp->seq = xr_htonl(seq);
+	tcp->ack_seq = xr_htonl(ack);
+	tcp->doff = sizeof(*tcp) / 4;
+	((__u8 *)tcp)[13] = flags;
+	sum = csum_add32(csum_add32(0, key.saddr), key.daddr);
+	sum += xr_htons(IPPROTO_TCP) + xr_htons(sizeof(*tcp));
+#pragma unroll
+	for (i = 0; i < (int)sizeof(*tcp) / 2; i++)
+		sum += ((__u16 *)tcp)[i];
+	tcp->check = ~csum_fold(sum);
+	return bounce(ctx);
+}
+
+/* Sends a rewritten packet to a backend over its resolved path. */
+static __always_inline int send_to_backend(struct xdp_md *ctx, struct packet *p,
+					   const struct rewrite *to, __u32 backend_id)
+{
+	struct backend *backend = backends_lookup(backend_id);
+
+	if (!backend || !backend->ifindex)
+		return drop(XR_COUNT_no_path);
+	if (p->ip->ttl <= 1)
+		return drop(XR_COUNT_ttl_exceeded);
+	rewrite_packet(p, to);
+	mac_copy(p->eth->h_dest, backend->dmac);
+	mac_copy(p->eth->h_source, backend->smac);
+	return redirect(ctx, backend->ifindex);
+}
+
+/* Sends a rewritten packet towards the client, the way its first packet came. */
+static __always_inline int send_to_client(struct xdp_md *ctx, struct packet *p,
+					  const struct rewrite *to, const __u8 *dmac,
+					  const __u8 *smac, __u32 ifindex)
+{
+	if (p->ip->ttl <= 1)
+		return drop(XR_COUNT_ttl_exceeded);
+	rewrite_packet(p, to);
+	mac_copy(p->eth->h_dest, dmac);
+	mac_copy(p->eth->h_source, smac);
+	return bpf_redirect(ifindex, 0);
+}
+
+#endif

@@ -1,0 +1,621 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The XDP program: entries only. `xdp_router` is what is attached; it takes a packet of
+ * an established flow from parse to redirect without a tail call. Everything rarer is a
+ * stage of its own (a stack of its own), which parses again: cheaper than carrying state.
+ *
+ *     established flow ............. rewrite, redirect            (lib/flow.h)
+ *     SYN to a service ............. stage_syn: hold, or to its backend; stage_decide
+ *     other segment to a service ... stage_segment: promote, orphan
+ *     from a backend, pending ...... stage_reply
+ *     answer to a probe ............ stage_probe
+ *     ICMP about a probe ........... stage_icmp
+ *     anything else ................ XDP_PASS, untouched
+ */
+#include <linux/bpf.h>
+
+#include "abi.h"
+#include "lib/maps.h"
+#include "lib/stats.h"
+#include "lib/clock.h"
+#include "lib/parse.h"
+#include "lib/csum.h"
+#include "lib/send.h"
+#include "lib/events.h"
+#include "lib/flow.h"
+#include "lib/binding.h"
+#include "lib/probe.h"
+
+/* Is the frame addressed to this interface, or to a virtual MAC of ours? */
+static __always_inline int is_our_mac(struct xdp_md *ctx, const struct ethhdr *eth)
+{
+	struct interface *interface = interfaces_lookup(ctx->ingress_ifindex);
+
+	if (!interface)
+		return 0;
+	if (mac_equal(eth->h_dest, interface->mac))
+		return 1;
+	return (interface->flags & XR_IF_VIRTUAL_MAC) &&
+	       mac_equal(eth->h_dest, interface->virtual_mac);
+}
+
+static __always_inline void service_key_of(const struct packet *p, struct endpoint_key *key)
+{
+	key->addr = p->key.daddr;
+	key->port = p->key.dport;
+	key->proto = p->key.proto;
+	key->pad = 0;
+}
+
+static __always_inline struct backend_ref *backend_of_source(const struct packet *p)
+{
+	struct endpoint_key key = {
+		.addr = p->key.saddr,
+		.port = p->key.sport,
+		.proto = p->key.proto,
+	};
+
+	return backend_index_lookup(&key);
+}
+
+/* Goes on in a stage; comes back only if the stage is not there. */
+static __always_inline int go_to_stage(struct xdp_md *ctx, __u32 stage)
+{
+	stages_call(ctx, stage);
+	return drop(XR_COUNT_tail_call_missed);
+}
+
+/* A packet that no established flow owns. */
+static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet *p)
+{
+	struct endpoint_key key;
+	struct backend_ref *ref;
+	struct control *control;
+
+	if (!is_our_mac(ctx, p->eth))
+		return pass(XR_COUNT_pass_other_mac);
+	service_key_of(p, &key);
+	if (services_lookup(&key)) {
+		if ((p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN)
+			return go_to_stage(ctx, XR_STAGE_SYN);
+		return go_to_stage(ctx, XR_STAGE_SEGMENT);
+	}
+	ref = backend_of_source(p);
+	if (!ref)
+		return pass(XR_COUNT_pass_not_service);
+	control = control_lookup();
+	if (control && is_probe_port(control, p->key.dport)) {
+		struct backend *backend = backends_lookup(ref->backend);
+
+		if (backend && backend->probe_addr == p->key.daddr)
+			return go_to_stage(ctx, XR_STAGE_PROBE);
+	}
+	return go_to_stage(ctx, XR_STAGE_REPLY);
+}
+
+/* The first fragment of service traffic; later ones have no ports and pass. */
+static __always_inline int fragment(struct xdp_md *ctx, const struct packet *p)
+{
+	struct flow_key key = p->key;
+	struct endpoint_key service;
+
+	if (!is_our_mac(ctx, p->eth))
+		return pass(XR_COUNT_pass_other_mac);
+	service_key_of(p, &service);
+	if (services_lookup(&service) || flow_table_lookup(&key))
+		return drop(XR_COUNT_fragment_dropped);
+	return pass(XR_COUNT_pass_fragment);
+}
+
+static __always_inline int not_tcp(struct xdp_md *ctx, const struct packet *p, int result)
+{
+	const struct icmp_header *icmp;
+
+	switch (result) {
+	case PARSE_ICMP:
+		icmp = (void *)p->ip + sizeof(*p->ip);
+		if ((void *)(icmp + 1) > (void *)(long)ctx->data_end || p->ip->ihl != 5 ||
+		    icmp->type != ICMP_DEST_UNREACH || !is_our_mac(ctx, p->eth))
+			return pass(XR_COUNT_pass_not_tcp);
+		stages_call(ctx, XR_STAGE_ICMP);
+		count(XR_COUNT_tail_call_missed);
+		return XDP_PASS;
+	case PARSE_FRAGMENT_FIRST:
+		return fragment(ctx, p);
+	case PARSE_FRAGMENT_LATER:
+		return pass(XR_COUNT_pass_fragment);
+	case PARSE_NOT_IPV4:
+		return pass(XR_COUNT_pass_not_ipv4);
+	case PARSE_NOT_TCP:
+		return pass(XR_COUNT_pass_not_tcp);
+	default:
+		return pass(XR_COUNT_pass_malformed);
+	}
+}
+
+XR_SEC int xdp_router(struct xdp_md *ctx)
+{
+	struct flow_entry *flow;
+	struct packet p;
+	int result;
+
+	result = parse_packet(ctx, &p);
+	if (result != PARSE_TCP)
+		return not_tcp(ctx, &p, result);
+	flow = flow_table_lookup(&p.key);
+	if (!flow)
+		return classify_miss(ctx, &p);
+	if (!mac_equal(p.eth->h_dest, flow->in_mac) && !is_our_mac(ctx, p.eth))
+		return pass(XR_COUNT_pass_other_mac);
+	if (flow->direction == XR_DIR_FORWARD &&
+	    (p.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN)
+		return go_to_stage(ctx, XR_STAGE_SYN);
+	return flow_packet(ctx, &p, flow);
+}
+
+/* Both directions have been silent for their time, or have said goodbye. */
+static __always_inline int flow_is_over(const struct flow_entry *flow,
+					const struct flow_entry *peer,
+					const struct control *control, __u64 now_ns)
+{
+	__u64 last_seen_ns = flow->last_seen_ns;
+
+	if (flow->state == XR_TCP_CLOSING)
+		return 1;
+	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
+		last_seen_ns = peer->last_seen_ns;
+	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
+}
+
+static __always_inline void xdp_decided_submit(struct xdp_md *ctx, const struct packet *p,
+					       const struct pending_flow *forward, __u64 now_ns)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, XR_EVENT_XDP_DECIDED, now_ns);
+	event->service = forward->service;
+	event->backend = forward->backend;
+	event->detail = forward->mode;
+	event->reason = forward->reason;
+	event->seen_ns = forward->seen_ns;
+	events_submit(event);
+}
+
+/*
+ * What becomes of a SYN. One closed set, so that each thing that can be done about it
+ * stands (and is verified) once in the program.
+ */
+enum syn_action {
+	SYN_PASS,
+	SYN_DROP,     /* counted where the reason is known */
+	SYN_FLOW,     /* to the established flow's backend */
+	SYN_DECIDED,  /* to the backend that FORWARD names */
+	SYN_DECIDE,   /* XDP decides by itself, in this pass */
+};
+
+struct syn {
+	const struct control *control;
+	struct service *service;
+	struct flow_entry *flow;
+	struct pending_flow *forward;
+	__u64 now_ns;
+	__u64 held_ns; /* SYN_DECIDE: since when the first packet waits */
+	__u8 reason;   /* SYN_DECIDE: enum xr_reason */
+	__u8 wscale;
+};
+
+static __always_inline int drop_syn(__u32 counter)
+{
+	count(counter);
+	return SYN_DROP;
+}
+
+static __always_inline int decide_because(struct syn *syn, __u8 reason, __u32 counter)
+{
+	count(counter);
+	syn->reason = reason;
+	return SYN_DECIDE;
+}
+
+/* A first packet: hold it and ask the daemon, or say why not. */
+static __always_inline int first_packet(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
+{
+	const struct control *control = syn->control;
+	const struct service *service = syn->service;
+	struct scratch *scratch = scratch_lookup();
+	__u64 now_ns = syn->now_ns;
+	struct pending_flow *seen;
+	struct flow_key key;
+	long result;
+
+	syn->held_ns = now_ns;
+	if (older_than(control->heartbeat_ns, control->heartbeat_stale_ns, now_ns))
+		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
+	if (p->frame_len > XR_FRAME_LARGE)
+		return decide_because(syn, XR_REASON_FRAME_TOO_LONG, XR_COUNT_frame_too_long);
+	if (!token_take(1 + service->id, service->event_interval_ns, service->event_burst_ns,
+			now_ns))
+		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_service);
+	if (!token_take(0, control->event_interval_ns, control->event_burst_ns, now_ns))
+		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_global);
+	if (!scratch)
+		return SYN_DROP;
+	seen = &scratch->pending;
+	__builtin_memset(seen, 0, sizeof(*seen));
+	seen->seen_ns = now_ns;
+	seen->last_seen_ns = now_ns;
+	seen->isn = p->seq;
+	seen->backend = XR_NO_BACKEND;
+	seen->service = service->id;
+	seen->ifindex = ctx->ingress_ifindex;
+	flow_key_of_kind(p, XR_KIND_SEEN, &key);
+	result = pending_flows_insert(&key, seen);
+	if (result == EEXIST_RESULT)
+		return drop_syn(XR_COUNT_syn_held_again); /* another CPU was first */
+	if (result)
+		return drop_syn(XR_COUNT_pending_insert_failed);
+	if (first_packet_submit(ctx, p, service, syn->wscale, now_ns))
+		return decide_because(syn, XR_REASON_RING_FULL, XR_COUNT_ring_full);
+	return drop_syn(XR_COUNT_first_packet);
+}
+
+/*
+ * The ISN rule. A SYN with the ISN of the entry is a retransmit: same backend. With
+ * another ISN it is a new connection only if the old one is over; else it goes to the
+ * bound backend, whose own stack answers it (RFC 5961, 4): a blind SYN cuts nothing.
+ */
+static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
+{
+	const struct control *control = syn->control;
+	struct endpoint_key service_key;
+	struct pending_flow *forward, *seen;
+	struct flow_key key;
+	int anew = 0;
+
+	if (syn->flow) {
+		peer_key(syn->flow, &key);
+		if (syn->flow->isn == p->seq) {
+			count(XR_COUNT_syn_retransmit);
+			return SYN_FLOW;
+		}
+		if (!flow_is_over(syn->flow, flow_table_lookup(&key), control, syn->now_ns)) {
+			count(XR_COUNT_syn_on_live_flow);
+			return SYN_FLOW;
+		}
+		flow_table_delete(&key);
+		flow_table_delete((struct flow_key *)&p->key);
+		anew = 1;
+	}
+
+	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
+	forward = pending_flows_lookup(&key);
+	syn->forward = forward;
+	if (forward && !anew) {
+		if (forward->isn == p->seq) {
+			if (forward->flags & XR_PENDING_REFUSED)
+				return SYN_DECIDED;
+			reply_key_of(forward, &key);
+			if (pending_flows_lookup(&key)) {
+				if (forward->packets)
+					count(XR_COUNT_syn_retransmit);
+				return SYN_DECIDED;
+			}
+			/* half evicted counts as undecided */
+		} else if (!(forward->flags & (XR_PENDING_REFUSED | XR_PENDING_CLOSED)) &&
+			   !older_than(forward->last_seen_ns, control->pending_idle_ns,
+				       syn->now_ns)) {
+			count(XR_COUNT_syn_on_live_flow);
+			return SYN_DECIDED;
+		}
+		anew = 1;
+	}
+
+	service_key_of(p, &service_key);
+	syn->service = services_lookup(&service_key);
+	if (!syn->service) {
+		count(XR_COUNT_pass_not_service);
+		return SYN_PASS;
+	}
+	flow_key_of_kind(p, XR_KIND_SEEN, &key);
+	seen = pending_flows_lookup(&key);
+	if (seen && !anew) {
+		if (seen->isn == p->seq) {
+			if (!older_than(seen->seen_ns, syn->service->deadline_ns, syn->now_ns))
+				return drop_syn(XR_COUNT_syn_held_again);
+			syn->held_ns = seen->seen_ns;
+			return decide_because(syn, XR_REASON_DEADLINE, XR_COUNT_deadline_passed);
+		}
+		if (!older_than(seen->seen_ns, control->pending_idle_ns, syn->now_ns))
+			return drop_syn(XR_COUNT_syn_held_again); /* a blind SYN ends no decision */
+		anew = 1;
+	}
+	if (anew) {
+		count(XR_COUNT_syn_reopened);
+		forget_pending(p, forward);
+	}
+	return first_packet(ctx, p, syn);
+}
+
+/* Goes on in stage_decide with what it has to know. */
+static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 wscale, __u64 held_ns,
+					__u64 now_ns)
+{
+	struct scratch *scratch = scratch_lookup();
+
+	if (!scratch)
+		return XDP_DROP;
+	scratch->decide.reason = reason;
+	scratch->decide.wscale = wscale;
+	scratch->decide.held_ns = held_ns;
+	scratch->decide.now_ns = now_ns;
+	return go_to_stage(ctx, XR_STAGE_DECIDE);
+}
+
+XR_SEC int stage_syn(struct xdp_md *ctx)
+{
+	struct syn syn = {};
+	struct packet p;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	syn.control = control_lookup();
+	if (!syn.control)
+		return XDP_PASS;
+	syn.now_ns = clock_precise();
+	syn.wscale = parse_window_scale(ctx, &p);
+	syn.flow = flow_table_lookup(&p.key);
+
+	switch (classify_syn(ctx, &p, &syn)) {
+	case SYN_FLOW:
+		return syn.flow ? flow_packet(ctx, &p, syn.flow) : XDP_DROP;
+	case SYN_DECIDED:
+		return syn.forward ? pending_forward(ctx, &p, syn.forward, syn.now_ns) : XDP_DROP;
+	case SYN_DECIDE:
+		return go_to_decide(ctx, syn.reason, syn.wscale, syn.held_ns, syn.now_ns);
+	case SYN_PASS:
+		return XDP_PASS;
+	default:
+		return XDP_DROP;
+	}
+}
+
+/* XDP decides by itself, in this pass: nobody else will, or not in time. */
+XR_SEC int stage_decide(struct xdp_md *ctx)
+{
+	struct scratch *scratch = scratch_lookup();
+	struct pending_flow *forward;
+	struct endpoint_key service_key;
+	struct service *service;
+	struct bind bind = {};
+	struct flow_key key;
+	struct packet p;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP || !scratch)
+		return XDP_PASS;
+	service_key_of(&p, &service_key);
+	service = services_lookup(&service_key);
+	if (!service)
+		return pass(XR_COUNT_pass_not_service);
+	bind.seen_ns = scratch->decide.held_ns;
+	bind.now_ns = scratch->decide.now_ns;
+	bind.reason = scratch->decide.reason;
+	bind.wscale = scratch->decide.wscale;
+	if (decide(ctx, &p, service, &bind) != BIND_DONE)
+		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);
+	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
+	forward = pending_flows_lookup(&key);
+	if (!forward) /* evicted at once: newer ones fill the table */
+		return drop(XR_COUNT_pending_insert_failed);
+	if (bind.reason == XR_REASON_DEADLINE) /* the daemon may still hold it */
+		xdp_decided_submit(ctx, &p, forward, bind.now_ns);
+	if (bind.reason == XR_REASON_ORPHAN)
+		count(XR_COUNT_orphan_hashed);
+	return pending_forward(ctx, &p, forward, bind.now_ns);
+}
+
+/* Has this segment proven that the client saw the backend's SYN-ACK? */
+static __always_inline int completes_handshake(const struct packet *p,
+					       const struct pending_flow *forward,
+					       const struct pending_flow *reply)
+{
+	if ((p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK || !(reply->flags & XR_PENDING_SYNACK))
+		return 0;
+	if (p->ack != reply->isn + 1)
+		return 0;
+	return p->seq == forward->isn + 1 || p->seq == forward->isn + 1 + forward->syn_data;
+}
+
+/* A segment without a binding, in the direction client to service only. */
+static __always_inline int orphan(struct xdp_md *ctx, const struct packet *p,
+				  const struct service *service, __u64 now_ns)
+{
+	if (p->flags & TCP_RST)
+		return drop(XR_COUNT_orphan_dropped);
+	if (service->orphans == XR_ORPHANS_HASH || now_ns < service->stateless_until_ns)
+		return go_to_decide(ctx, XR_REASON_ORPHAN, XR_NO_WSCALE, now_ns, now_ns);
+	return answer_rst(ctx, p, XR_COUNT_orphan_reset);
+}
+
+XR_SEC int stage_segment(struct xdp_md *ctx)
+{
+	struct pending_flow *forward, *reply;
+	struct endpoint_key service_key;
+	struct control *control;
+	struct service *service;
+	struct flow_entry *flow;
+	struct flow_key key;
+	struct packet p;
+	__u64 now_ns;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
+	forward = pending_flows_lookup(&key);
+	now_ns = clock_precise();
+	service_key_of(&p, &service_key);
+	service = services_lookup(&service_key);
+	if (!service)
+		return pass(XR_COUNT_pass_not_service);
+	if (!forward) {
+		flow = flow_table_lookup(&p.key); /* another CPU promoted it meanwhile */
+		if (flow)
+			return flow_packet(ctx, &p, flow);
+		return orphan(ctx, &p, service, now_ns);
+	}
+	if (forward->flags & XR_PENDING_REFUSED)
+		return pending_forward(ctx, &p, forward, now_ns);
+	reply_key_of(forward, &key);
+	reply = pending_flows_lookup(&key);
+	if (reply && completes_handshake(&p, forward, reply)) {
+		long result = promote(ctx, &p, forward, reply, now_ns);
+
+		if (!result || result == EEXIST_RESULT) {
+			flow = flow_table_lookup(&p.key);
+			if (flow)
+				return flow_packet(ctx, &p, flow);
+		}
+		control = control_lookup();
+		if (result == E2BIG_RESULT && control)
+			service->stateless_until_ns = now_ns + control->orphan_window_ns;
+	}
+	if ((p.flags & TCP_RST) && p.seq == forward->isn + 1)
+		forward->flags |= XR_PENDING_CLOSED;
+	return pending_forward(ctx, &p, forward, now_ns);
+}
+
+XR_SEC int stage_reply(struct xdp_md *ctx)
+{
+	struct pending_flow *forward, *reply;
+	struct rewrite to;
+	struct flow_key key;
+	struct packet p;
+	__u64 now_ns;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	flow_key_of_kind(&p, XR_KIND_REPLY, &key);
+	reply = pending_flows_lookup(&key);
+	if (!reply) {
+		struct flow_entry *flow = flow_table_lookup(&p.key);
+
+		if (flow)
+			return flow_packet(ctx, &p, flow);
+		return pass(XR_COUNT_pass_not_service);
+	}
+	now_ns = clock_precise();
+	key.saddr = reply->new_daddr;
+	key.daddr = reply->new_saddr;
+	key.sport = reply->new_dport;
+	key.dport = reply->new_sport;
+	key.kind = XR_KIND_FORWARD;
+	forward = pending_flows_lookup(&key);
+	if (forward && (p.flags & TCP_ACK) &&
+	    (p.ack == forward->isn + 1 || p.ack == forward->isn + 1 + forward->syn_data)) {
+		if (p.flags & TCP_RST) {
+			forward->flags |= XR_PENDING_CLOSED; /* refused */
+		} else if (p.flags & TCP_SYN) {
+			reply->isn = p.seq;
+			reply->window = p.window;
+			reply->wscale = parse_window_scale(ctx, &p);
+			if (!(reply->flags & XR_PENDING_SYNACK))
+				reply->synack_us = elapsed_us(reply->seen_ns, now_ns);
+			reply->flags |= XR_PENDING_SYNACK;
+		}
+	}
+	reply->last_seen_ns = now_ns;
+	reply->packets++;
+	reply->bytes += p.ip_len;
+	rewrite_from_pending(&p.key, reply, &to);
+	return send_to_client(ctx, &p, &to, reply->dmac, reply->smac, reply->ifindex);
+}
+
+static __always_inline void probe_reply_submit(struct xdp_md *ctx, const struct packet *p,
+					       __u8 answer, __u32 seq)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, XR_EVENT_PROBE_REPLY, clock_precise());
+	event->backend = XR_NO_BACKEND;
+	event->detail = answer;
+	event->seq = seq;
+	events_submit(event);
+}
+
+XR_SEC int stage_probe(struct xdp_md *ctx)
+{
+	struct control *control;
+	struct packet p;
+	__u32 seq;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	control = control_lookup();
+	if (!control)
+		return XDP_PASS;
+	seq = p.ack - 1;
+	if (!(p.flags & TCP_ACK) || !(p.flags & (TCP_SYN | TCP_RST)) ||
+	    !is_probe_seq(control, p.key.saddr, p.key.sport, p.key.dport, p.key.daddr, seq))
+		return pass(XR_COUNT_probe_unverified);
+	if (p.flags & TCP_RST) {
+		probe_reply_submit(ctx, &p, XR_PROBE_RST, seq);
+		return drop(XR_COUNT_probe_rst);
+	}
+	probe_reply_submit(ctx, &p, XR_PROBE_SYNACK, seq);
+	return answer_rst(ctx, &p, XR_COUNT_probe_synack);
+}
+
+/*
+ * Destination unreachable about one of our probes: that candidate loses at once. The
+ * packet itself passes, as every ICMP does. Only outer headers without options get here,
+ * and a probe is sent without any.
+ */
+XR_SEC int stage_icmp(struct xdp_md *ctx)
+{
+	void *data_end = (void *)(long)ctx->data_end;
+	struct endpoint_key backend_key = {.proto = IPPROTO_TCP};
+	struct backend_ref *ref;
+	struct control *control;
+	struct icmp_header *icmp;
+	struct backend *backend;
+	struct iphdr *inner;
+	struct tcphdr *tcp; /* the first 8 bytes only (RFC 792) */
+	struct packet p;
+	__u32 seq;
+
+	if (parse_packet(ctx, &p) != PARSE_ICMP)
+		return XDP_PASS;
+	icmp = (void *)p.ip + sizeof(*p.ip);
+	inner = (void *)(icmp + 1);
+	tcp = (void *)(inner + 1);
+	control = control_lookup();
+	if (!control || (void *)tcp + 8 > data_end || inner->ihl != 5 ||
+	    inner->protocol != IPPROTO_TCP || icmp->code == ICMP_FRAG_NEEDED)
+		return pass(XR_COUNT_pass_not_tcp);
+	backend_key.addr = inner->daddr;
+	backend_key.port = tcp->dest;
+	ref = backend_index_lookup(&backend_key);
+	if (!ref || !is_probe_port(control, tcp->source))
+		return pass(XR_COUNT_pass_not_tcp);
+	backend = backends_lookup(ref->backend);
+	seq = xr_ntohl(tcp->seq);
+	if (!backend || backend->probe_addr != inner->saddr ||
+	    !is_probe_seq(control, inner->daddr, tcp->dest, tcp->source, inner->saddr, seq))
+		return pass(XR_COUNT_pass_not_tcp);
+	p.key.saddr = inner->daddr;
+	p.key.daddr = inner->saddr;
+	p.key.sport = tcp->dest;
+	p.key.dport = tcp->source;
+	p.key.proto = IPPROTO_TCP;
+	p.key.kind = XR_KIND_NONE;
+	p.key.pad = 0;
+	probe_reply_submit(ctx, &p, XR_PROBE_UNREACHABLE, seq);
+	return pass(XR_COUNT_probe_unreachable);
+}

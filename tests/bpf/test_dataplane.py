@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data plane from nothing to pinned and back, by both loaders."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.bpf_programs import LOADERS, SMALL, real_loader
+from tests.support.privileges import require_root
+from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.bpf_maps import Control
+from xdp_router.adapters.dataplane import (
+    DEFAULT_ROOT,
+    DataPlane,
+    InstanceExists,
+    NoBpfFs,
+    NoInstance,
+    find_instances,
+    instance_dir,
+    instance_of,
+    link_pin,
+    pinned_links,
+    require_bpffs,
+)
+from xdp_router.adapters.map_specs import (
+    ENTRY_PROGRAM,
+    MAP_SPECS,
+    STAGE_PROGRAMS,
+    ProgramMismatch,
+    Sizes,
+)
+from xdp_router.core import abi
+
+pytest_plugins = ("tests.support.netns",)
+
+PROGRAMS = {ENTRY_PROGRAM, *STAGE_PROGRAMS}
+
+
+class _Broken:
+    """A loader whose program lacks everything but its entry."""
+
+    name = "broken"
+
+    def open(self) -> _Broken:
+        return self
+
+    @property
+    def maps(self) -> dict[str, object]:
+        return {}
+
+    def load(self, map_fds: object) -> dict[str, int]:
+        from tests.support.bpf_programs import trivial_program
+
+        return {ENTRY_PROGRAM: trivial_program(ENTRY_PROGRAM)}
+
+    def close(self) -> None:
+        pass
+
+
+def _open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_create_makes_every_map_and_program(loader: str) -> None:
+    """Kinds and sizes are those of the table; every stage's slot holds its program."""
+    require_root()
+    plane = DataPlane.create(real_loader(loader), SMALL, None)
+    assert plane.loader == loader
+    assert set(plane.programs) == PROGRAMS
+    for spec in MAP_SPECS:
+        info = bpf.map_info(plane.maps[spec.name])
+        assert (info.name, info.type) == (spec.name[:15], spec.type)
+        assert info.max_entries == spec.entries(SMALL)
+        assert info.key_size == spec.key_size
+        assert spec.value_size in (None, info.value_size)
+    stages = bpf.BpfMap(plane.maps["stages"])
+    for index, name in enumerate(STAGE_PROGRAMS):
+        held = stages.read(index.to_bytes(4, "little"))
+        assert held is not None
+        assert int.from_bytes(held, "little") == bpf.prog_info(plane.programs[name]).id
+    plane.close()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_pinned_data_plane_outlives_its_creator(loader: str, bpffs: Path) -> None:
+    """After closing, opening the pins gives the same maps and programs; unpin removes all."""
+    pins = instance_dir(bpffs, ["eth0.100", "eth1"])
+    before = _open_fds()
+    created = DataPlane.create(real_loader(loader), SMALL, pins)
+    ids = {name: bpf.map_info(fd).id for name, fd in created.maps.items()}
+    programs = {name: bpf.prog_info(fd).id for name, fd in created.programs.items()}
+    created.close()
+    opened = DataPlane.open(pins)
+    assert {name: bpf.map_info(fd).id for name, fd in opened.maps.items()} == ids
+    assert {name: bpf.prog_info(fd).id for name, fd in opened.programs.items()} == programs
+    stages = bpf.BpfMap(opened.maps["stages"])
+    assert all(stages.read(i.to_bytes(4, "little")) for i in range(len(STAGE_PROGRAMS)))
+    opened.unpin()
+    opened.unpin()
+    opened.close()
+    assert find_instances(bpffs) == []
+    assert os.listdir(pins.parent) == []
+    assert _open_fds() <= before + (2 if loader == "bcc" else 0)  # libbcc keeps some
+
+
+def test_instances_are_found_by_interface(bpffs: Path) -> None:
+    """Names with dots and plus signs come back as they were; half-made ones are not shown."""
+    first, second = ["eth0.100", "a+b"], ["be1"]
+    for interfaces in (first, second):
+        instance_dir(bpffs, interfaces).mkdir(parents=True)
+    (bpffs / "v1" / ":new-1-2").mkdir()
+    assert [i.interfaces for i in find_instances(bpffs)] == [("be1",), ("eth0.100", "a+b")]
+    found = instance_of(bpffs, "a+b")
+    assert found is not None
+    assert found.name == "eth0.100+a+b"
+    assert instance_of(bpffs, "eth0") is None
+    assert find_instances(bpffs / "nothing") == []
+
+
+def test_instance_name_has_a_limit() -> None:
+    """More interfaces than a pin's name can hold are refused with the way out."""
+    with pytest.raises(Exception, match="more than one daemon"):
+        instance_dir(DEFAULT_ROOT, [f"interface{n:05}" for n in range(20)])
+
+
+def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -> None:
+    """An ordinary directory is refused with the command; a bpffs is taken, also below it."""
+    with pytest.raises(NoBpfFs, match=f"mount -t bpf bpf {tmp_path}"):
+        DataPlane.create(real_loader("object"), SMALL, instance_dir(tmp_path, ["eth0"]))
+    assert list(tmp_path.iterdir()) == []
+    require_bpffs(bpffs / "some" / "where")
+
+
+@pytest.mark.parametrize(
+    ("beat_ago_ns", "words"),
+    [
+        (None, "a daemon that is gone.*xdp-routerd detach eth0 eth1"),
+        (60_000_000_000, "a daemon that is gone.*xdp-routerd detach eth0 eth1"),
+        (0, "a running daemon.*stop that daemon"),
+    ],
+)
+def test_an_interface_has_one_data_plane(beat_ago_ns: int | None, words: str, bpffs: Path) -> None:
+    """A second one for any of its interfaces is refused, by what the heartbeat tells."""
+    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0", "eth1"]))
+    if beat_ago_ns is not None:
+        control = Control(plane.maps["control"])
+        control.write(control.read())
+        control.beat(time.monotonic_ns() - beat_ago_ns)
+    with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
+        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth1", "eth2"]))
+    plane.unpin()
+    plane.close()
+
+
+def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
+    """A program that does not fit: an error that names what is missing; no pin, no fd."""
+    before = _open_fds()
+    with pytest.raises(ProgramMismatch, match=r"stage_syn.*make build"):
+        DataPlane.create(_Broken(), SMALL, instance_dir(bpffs, ["eth0"]))  # type: ignore[arg-type]
+    assert _open_fds() == before
+    assert not (bpffs / "v1").exists()
+
+
+def test_a_half_made_directory_of_a_dead_process_is_removed(bpffs: Path) -> None:
+    """What a killed process left aside goes with the next create; a living one's stays."""
+    folder = bpffs / f"v{abi.ABI_VERSION}"
+    folder.mkdir()
+    dead, alive = folder / ":new-4194305-1", folder / f":new-{os.getppid()}-1"
+    for directory in (dead, alive):
+        directory.mkdir()
+    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0"]))
+    assert not dead.exists()
+    assert alive.exists()
+    plane.unpin()
+    plane.close()
+
+
+def test_opening_what_is_not_there(bpffs: Path) -> None:
+    """No pins: an error that says how to start."""
+    with pytest.raises(NoInstance, match="xdp-routerd attach"):
+        DataPlane.open(instance_dir(bpffs, ["eth0"]))
+
+
+def test_link_pins_are_told_by_interface(bpffs: Path) -> None:
+    """A link's pin gives its interface's name back."""
+    assert link_pin(bpffs, "eth0.1").name.startswith("link_")
+    link_pin(bpffs, "eth0.1").mkdir()
+    assert pinned_links(bpffs) == {"eth0.1": link_pin(bpffs, "eth0.1")}
+
+
+def test_time_without_the_large_table(record_property: Callable[[str, object], None]) -> None:
+    """Loading by object is quick when the tables are small; the figure is reported."""
+    require_root()
+    start = time.monotonic_ns()
+    DataPlane.create(real_loader("object"), Sizes(max_flows=1), None).close()
+    elapsed_ms = (time.monotonic_ns() - start) / 1e6
+    record_property("load_ms", elapsed_ms)
+    assert elapsed_ms < 5000

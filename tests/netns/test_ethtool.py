@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offload switches do what they say, on the kernel's own veth."""
+
+from __future__ import annotations
+
+import pytest
+from pyroute2 import IPRoute
+
+from tests.support.fresh_netns import in_fresh_netns
+from xdp_router.lab.ethtool import Offload, get_offload, set_offload
+
+
+@pytest.mark.parametrize("offload", list(Offload))
+@in_fresh_netns
+def test_switches_are_independent(offload: Offload) -> None:
+    """An offload reads back as it was set, and setting it back restores all the others."""
+    with IPRoute() as netlink:
+        netlink.link("add", ifname="v0", kind="veth", peer={"ifname": "v1"})
+    before = {other: get_offload("v0", other) for other in Offload}
+    set_offload("v0", offload, False)
+    assert not get_offload("v0", offload)
+    set_offload("v0", offload, True)
+    assert get_offload("v0", offload)
+    set_offload("v0", offload, before[offload])
+    assert {other: get_offload("v0", other) for other in Offload} == before
+
+
+@in_fresh_netns
+def test_missing_interface_is_named() -> None:
+    """The error names the interface."""
+    with pytest.raises(OSError, match="nowhere0"):
+        get_offload("nowhere0", Offload.GRO)

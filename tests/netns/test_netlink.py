@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths and link events against the real kernel, in namespaces of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from pyroute2 import IPRoute
+
+from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
+from xdp_router.adapters.host import Rtnl, addr_int, mac_bytes
+from xdp_router.adapters.netlink import (
+    BackendRouteError,
+    LinkEvent,
+    NoSuchInterface,
+    Path,
+    PathWatcher,
+    link_info,
+    require_attached,
+    resolve_paths,
+)
+
+NEAR = "198.18.1.1"
+FAR = "198.18.1.2"
+FAR_INT = addr_int(FAR)
+NEAR_MAC = "02:00:00:00:01:01"
+FAR_MAC = "02:00:00:00:01:02"
+OTHER_MAC = "02:00:00:00:01:99"
+
+_Result = TypeVar("_Result")
+PathChange = tuple[int, Path | None, str]
+
+
+def _wire(ipr: IPRoute) -> Wire:
+    wire = make_wire(ipr, "be1", NEAR, FAR)
+    ipr.link("set", index=wire.near, address=NEAR_MAC)
+    wire.far_link(address=FAR_MAC)
+    return wire
+
+
+async def _do(action: Callable[[IPRoute], _Result]) -> _Result:
+    """Run blocking netlink work beside the event loop; the thread inherits the namespace."""
+
+    def run() -> _Result:
+        with IPRoute() as ipr:
+            return action(ipr)
+
+    return await asyncio.to_thread(run)
+
+
+async def _until(condition: Callable[[], bool], what: str, timeout_s: float = 5.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class _Watch:
+    """A watcher of FAR with what it reported."""
+
+    def __init__(self, refresh_ns: int = 3_000_000_000, grace_ns: int = 300_000_000) -> None:
+        self.changes: list[PathChange] = []
+        self.links: list[LinkEvent] = []
+        self.watcher = PathWatcher(
+            lambda addr, path, reason: self.changes.append((addr, path, reason)),
+            self.links.append,
+            refresh_ns=refresh_ns,
+            loss_grace_ns=grace_ns,
+        )
+
+    @property
+    def path(self) -> Path | None:
+        return self.changes[-1][1] if self.changes else None
+
+    @property
+    def reason(self) -> str:
+        return self.changes[-1][2] if self.changes else ""
+
+    def saw(self, what: str, name: str) -> bool:
+        return any(event.what == what and event.link.name == name for event in self.links)
+
+
+def _run(conversation: Callable[[Wire, _Watch], Awaitable[None]], watch: _Watch) -> None:
+    async def main() -> None:
+        try:
+            watch.watcher.start([FAR_INT])
+            await _until(lambda: watch.path is not None, "first resolution")
+            await conversation(wire, watch)
+        finally:
+            watch.watcher.close()
+
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        try:
+            asyncio.run(main())
+        finally:
+            os.close(wire.far_ns)
+
+
+@in_fresh_netns
+def test_link_info_tells_what_the_kernel_says() -> None:
+    """An interface's number, MAC, MTU, kind and state are those of the kernel; no XDP yet."""
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        link = link_info("be1")
+        os.close(wire.far_ns)
+    assert link.ifindex == wire.near
+    assert link.mac == mac_bytes(NEAR_MAC)
+    assert (link.mtu, link.up, link.kind, link.ethernet) == (1500, True, "veth", True)
+    assert (link.xdp_prog_id, link.xdp_mode) == (0, "none")
+
+
+@pytest.mark.parametrize("name", ["eth9", "a-name-that-is-far-too-long-for-linux"])
+@in_fresh_netns
+def test_missing_interface_is_named_with_those_that_exist(name: str) -> None:
+    """A wrong interface name is answered with the name and the existing interfaces."""
+    with pytest.raises(NoSuchInterface, match=rf"{name} does not exist.*existing: .*lo"):
+        link_info(name)
+
+
+@in_fresh_netns
+def test_direct_backend_is_resolved() -> None:
+    """A backend on the link gets its MAC, ours, and our address as probe source."""
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        found = resolve_paths([FAR_INT])[FAR_INT]
+        os.close(wire.far_ns)
+    assert found.path == Path(wire.near, mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC), addr_int(NEAR))
+    assert (found.interface, found.next_hop) == ("be1", FAR_INT)
+
+
+@in_fresh_netns
+def test_backend_behind_gateway_gets_the_gateways_mac() -> None:
+    """A routed backend is reached by the MAC of its gateway."""
+    remote = addr_int("198.19.7.7")
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        ipr.route("add", dst="198.19.7.0/24", gateway=FAR)
+        found = resolve_paths([remote])[remote]
+        os.close(wire.far_ns)
+    assert found.path is not None
+    assert found.path.dmac == mac_bytes(FAR_MAC)
+    assert found.next_hop == FAR_INT
+
+
+@in_fresh_netns
+def test_one_shot_reports_what_it_could_not_resolve() -> None:
+    """No route and no ARP answer are told apart, and the wait is bounded."""
+    absent, unrouted = addr_int("198.18.1.77"), addr_int("198.19.9.9")
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        began = time.monotonic()
+        found = resolve_paths([absent, unrouted], timeout_ns=200_000_000)
+        took_s = time.monotonic() - began
+        os.close(wire.far_ns)
+    assert found[absent].path is None
+    assert found[absent].reason == "no ARP answer from 198.18.1.77 on be1"
+    assert found[absent].interface == "be1"
+    assert found[unrouted].reason == "no route to 198.19.9.9"
+    assert 0.2 <= took_s < 1.0
+
+
+@in_fresh_netns
+def test_route_by_unattached_interface_is_refused_with_the_mend() -> None:
+    """attach learns which backend leaves by which interface, and what to type."""
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        found = resolve_paths([FAR_INT])
+        os.close(wire.far_ns)
+    require_attached(found.values(), {wire.near}, {FAR_INT: "b1"})
+    with pytest.raises(BackendRouteError) as refusal:
+        require_attached(found.values(), {wire.near + 1}, {FAR_INT: "b1"})
+    assert "backend b1 (198.18.1.2): its route leaves by be1" in str(refusal.value)
+    assert str(refusal.value).endswith("add be1 to the attach command")
+
+
+@in_fresh_netns
+def test_backend_on_this_host_is_refused() -> None:
+    """A backend that is the router itself can't work with nat, and is said to be so."""
+    with IPRoute() as ipr:
+        wire = _wire(ipr)
+        ipr.link("set", index=1, state="up")
+        found = resolve_paths([addr_int(NEAR)])
+        os.close(wire.far_ns)
+    with pytest.raises(BackendRouteError, match=r"b1 \(198.18.1.1\) is an address of this host"):
+        require_attached(found.values(), {wire.near}, {addr_int(NEAR): "b1"})
+
+
+@in_fresh_netns
+def test_changed_mac_of_backend_is_reported() -> None:
+    """A neighbour that comes back with another MAC changes the path, without a gap."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(
+            lambda ipr: ipr.neigh(
+                "set", dst=FAR, lladdr=OTHER_MAC, ifindex=wire.near, state="reachable"
+            )
+        )
+        await _until(
+            lambda: watch.path is not None and watch.path.dmac == mac_bytes(OTHER_MAC), "new MAC"
+        )
+        assert all(path is not None for _, path, _ in watch.changes)
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_flushed_neighbour_is_found_again_without_losing_the_path() -> None:
+    """A flushed ARP entry is resolved anew; nothing is reported, the backend stays up."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
+
+        def back() -> bool:
+            with Rtnl() as rtnl:
+                entry = rtnl.neighbour(wire.near, FAR_INT)
+            return entry is not None and entry.mac == mac_bytes(FAR_MAC)
+
+        await _until(back, "neighbour entry back")
+        await asyncio.sleep(0.4)
+        assert len(watch.changes) == 1
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_backend_that_stops_answering_arp_is_lost_and_comes_back() -> None:
+    """Past the grace time a silent neighbour is reported, and again when it answers."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(
+            lambda _: wire.at_far(
+                lambda far: far.addr("del", index=wire.far, address=FAR, prefixlen=24)
+            )
+        )
+        await _do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
+        await _until(lambda: watch.path is None, "loss")
+        assert watch.reason == "no ARP answer from 198.18.1.2 on be1"
+        await _do(
+            lambda _: wire.at_far(
+                lambda far: far.addr("add", index=wire.far, address=FAR, prefixlen=24)
+            )
+        )
+        await _until(lambda: watch.path is not None, "return")
+
+    _run(conversation, _Watch(refresh_ns=200_000_000))
+
+
+@in_fresh_netns
+def test_stale_neighbour_is_confirmed() -> None:
+    """A stale entry is put to use again, so that it neither expires nor misleads."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(
+            lambda ipr: ipr.neigh("set", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near, state="stale")
+        )
+
+        def confirmed() -> bool:
+            with Rtnl() as rtnl:
+                entry = rtnl.neighbour(wire.near, FAR_INT)
+            return entry is not None and entry.state in (0x02, 0x08, 0x10)
+
+        await _until(confirmed, "delay, probe or reachable")
+        assert len(watch.changes) == 1
+
+    _run(conversation, _Watch(refresh_ns=100_000_000))
+
+
+@in_fresh_netns
+def test_flap_and_mac_change_of_interface_are_reported() -> None:
+    """Interface down takes the path, up gives it back, a new MAC becomes the source MAC."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(lambda ipr: ipr.link("set", index=wire.near, state="down"))
+        await _until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
+        await _do(lambda ipr: ipr.link("set", index=wire.near, state="up"))
+        await _until(lambda: watch.saw("up", "be1") and watch.path is not None, "up")
+        await _do(lambda ipr: ipr.link("set", index=wire.near, address=OTHER_MAC))
+        await _until(lambda: watch.saw("mac", "be1"), "mac event")
+        await _until(
+            lambda: watch.path is not None and watch.path.smac == mac_bytes(OTHER_MAC), "new MAC"
+        )
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_deleted_and_recreated_interface_is_reported() -> None:
+    """A deleted interface takes the path; one of the same name gives it back, renumbered."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        await _do(lambda ipr: ipr.link("del", index=wire.near))
+        await _until(lambda: watch.saw("deleted", "be1") and watch.path is None, "deletion")
+        assert watch.reason
+        again = await _do(lambda ipr: make_wire(ipr, "be1", NEAR, FAR, wire.far_ns))
+        await _until(lambda: watch.saw("created", "be1"), "creation")
+        await _until(lambda: watch.path is not None, "path")
+        assert watch.path is not None
+        assert watch.path.ifindex == again.near
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_route_change_moves_the_path() -> None:
+    """A more specific route by another interface moves the path there, and back when it goes."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        second = await _do(
+            lambda ipr: make_wire(ipr, "be2", "198.18.2.1", "198.18.2.2", wire.far_ns)
+        )
+        await _do(lambda ipr: ipr.route("add", dst=f"{FAR}/32", gateway="198.18.2.2"))
+        await _until(lambda: watch.path is not None and watch.path.ifindex == second.near, "be2")
+        await _do(lambda ipr: ipr.route("del", dst=f"{FAR}/32", gateway="198.18.2.2"))
+        await _until(lambda: watch.path is not None and watch.path.ifindex == wire.near, "be1")
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_lost_kernel_events_are_made_up_for() -> None:
+    """After an overrun of the event socket the watcher has the kernel's state all the same."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        watch.watcher._events.setsockopt(1, 8, 2048)  # SO_RCVBUF
+
+        def burst(ipr: IPRoute) -> None:
+            for last in range(100, 130):
+                ipr.addr("add", index=wire.near, address=f"198.18.1.{last}", prefixlen=24)
+            ipr.link("set", index=wire.near, state="down")
+
+        burst_thread = threading.Thread(target=lambda: burst(IPRoute()))
+        burst_thread.start()
+        burst_thread.join()  # blocks the loop, so that nobody reads
+        await _until(lambda: watch.watcher.overruns > 0, "overrun")
+        await _until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
+
+    _run(conversation, _Watch(refresh_ns=60_000_000_000))

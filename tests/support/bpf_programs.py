@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real program by either loader, and small programs compiled for one test."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from tests.support.privileges import require_program
+from xdp_router import ebpf
+from xdp_router.adapters.bpf_syscall import prog_load
+from xdp_router.adapters.dataplane import Loader
+from xdp_router.adapters.loader_bcc import BccLoader
+from xdp_router.adapters.loader_object import ObjectLoader
+from xdp_router.adapters.map_specs import Sizes
+
+LOADERS = ("object", "bcc")
+
+SMALL = Sizes(max_flows=1000, pending=1024, ring_bytes=64 << 10)
+"""Sizes that cost no time."""
+
+# r0 = verdict; exit
+_VERDICT = "b7000000{:02x}0000009500000000000000"
+
+
+def real_loader(name: str) -> Loader:
+    """The loader of that name for the program as built in this tree."""
+    if name == "bcc":
+        return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)
+    return ObjectLoader(ebpf.object_bytes())
+
+
+def trivial_program(name: str, verdict: int = 2) -> int:
+    """The fd of a loaded program that only returns a verdict (XDP_PASS)."""
+    return prog_load(name, bytes.fromhex(_VERDICT.format(verdict)), "GPL")
+
+
+def compile_object(source: str, directory: Path) -> bytes:
+    """Compile C, which may include ``lib/maps.h``, to a BPF object."""
+    clang = require_program("clang", "clang")
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    output = directory / "test.bpf.o"
+    subprocess.run(
+        [
+            *(clang, "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"),
+            *(f"-I{ebpf.FOLDER}", f"-I/usr/include/{multiarch}"),
+            *("-x", "c", "-", "-c", "-o", str(output)),
+        ],
+        input=source.encode(),
+        check=True,
+        timeout=60,
+    )
+    return output.read_bytes()

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""xdp_router.core.abi against ebpf/abi.h, as the C compiler lays it out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xdp_router.core import abi, model
+from xdp_router.core.errors import AbiError
+from xdp_router.core.events import FirstPacket, FlowEstablished, ProbeReply, XdpDecided
+
+ABI_H = Path(__file__).parents[2] / "ebpf" / "abi.h"
+
+# Python name -> name in abi.h, where they differ.
+RENAMED = {
+    "octets": "bytes",
+    "client_addr": "saddr",
+    "client_port": "sport",
+    "service_addr": "daddr",
+    "service_port": "dport",
+}
+
+MAC = b"\x02\x11\x22\x33\x44\x55"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CField:
+    name: str
+    offset: int
+    size: int
+    big_endian: bool
+
+
+@pytest.fixture(scope="session")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list[CField]]]:
+    """Size and fields of each struct of abi.h, told by the compiler."""
+    compiler = shutil.which("cc") or shutil.which("clang")
+    if compiler is None:
+        reason = "no C compiler (cc or clang): layouts cannot be compared"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    text = re.sub(r"/\*.*?\*/", "", ABI_H.read_text(), flags=re.DOTALL)
+    lines, fields = [], []
+    for struct, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
+        lines.append(f'printf("{struct} - 0 %zu\\n", sizeof(struct {struct}));')
+        for kind, name in re.findall(r"(\w+) (\w+)(?:\[\w+\])?;", body):
+            fields.append((struct, name, kind.startswith("__be")))
+            lines.append(
+                f'printf("{struct} {name} %zu %zu\\n", offsetof(struct {struct}, {name}), '
+                f"sizeof(((struct {struct} *)0)->{name}));"
+            )
+    folder = tmp_path_factory.mktemp("abi")
+    (folder / "layout.c").write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
+        f'#include "{ABI_H}"\nint main(void) {{ {" ".join(lines)} return 0; }}\n'
+    )
+    subprocess.run([compiler, "-o", folder / "layout", folder / "layout.c"], check=True)
+    printed = subprocess.run([folder / "layout"], check=True, capture_output=True, text=True)
+    endian = {(struct, name): big for struct, name, big in fields}
+    found: dict[str, tuple[int, list[CField]]] = {}
+    for line in printed.stdout.splitlines():
+        struct, name, offset, size = line.split()
+        if name == "-":
+            found[struct] = (int(size), [])
+        else:
+            field = CField(name, int(offset), int(size), endian[struct, name])
+            found[struct][1].append(field)
+    return found
+
+
+SERVICE = abi.ServiceValue(
+    1 << 60, 2, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1
+)
+BACKEND = abi.BackendValue(0xC6120102, 8080, 6, 3, 9, 4, 0xC6120101, MAC, MAC[::-1], 500)
+EMPTY_PENDING = abi.unpack_pending(bytes(abi.PENDING_FLOW_SIZE))
+PENDING = abi.PendingValue(
+    seen_ns=1 << 50,
+    last_seen_ns=1 << 51,
+    packets=3,
+    octets=4,
+    isn=0xDEADBEEF,
+    backend=6,
+    service=7,
+    ifindex=8,
+    new_saddr=0xC6120001,
+    new_daddr=0xC6120002,
+    new_sport=40000,
+    new_dport=8080,
+    dmac=MAC,
+    smac=MAC[::-1],
+    latency_ns=9,
+    fppl_ns=10,
+    synack_us=11,
+    syn_data=12,
+    wscale=13,
+    flags=14,
+    mode=model.Mode.RACE,
+    reason=model.Reason.RACE_JOINED,
+    window=15,
+)
+FLOW = abi.FlowEntryValue(
+    *(1 << 50, 2, 3, 0xDEADBEEF, 5, 6, abi.TcpState.KILLED, 8, 9, abi.Direction.REPLY),
+    *(0xC6120001, 0xC6120002, 40000, 8080, 0x1234, 0x5678, 12, 13),
+    *(MAC, MAC[::-1], b"abcdef", model.Mode.FALLBACK, model.Reason.DEADLINE),
+    *(14, 1 << 52, 1 << 53, 17, 18, 19, 20, 21),
+)
+KEY = model.FlowKey(0xC6120A01, 40001, 0xC6126401, 80)
+EVENT = abi.EventHeader(1 << 50, KEY, 2, 3, 4, 0xDEADBEEF, 0, 7, 8, 9, 10, 11, 12, 13, 1 << 51)
+INTERFACE = abi.InterfaceValue(MAC, MAC[::-1], 3)
+CONTROL = abi.ControlValue(
+    1, 2, 1 << 63, 4, 5, 6, 7, 8, (0x11223344, 0x55667788), 9, 10, 61000, 61999
+)
+
+Case = tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]
+CASES: list[Case] = [
+    ("flow_key", KEY, abi.pack_flow_key, abi.flow_key_from_bytes),
+    (
+        "endpoint_key",
+        model.Endpoint(0xC6126401, 443),
+        abi.pack_endpoint_key,
+        abi.unpack_endpoint_key,
+    ),
+    ("service", SERVICE, abi.pack_service, abi.unpack_service),
+    ("backend", BACKEND, abi.pack_backend, abi.unpack_backend),
+    ("pending_flow", PENDING, abi.pack_pending, abi.unpack_pending),
+    ("flow_entry", FLOW, abi.pack_flow_entry, abi.unpack_flow_entry),
+    ("event", EVENT, abi.pack_event, abi.unpack_event_header),
+    ("interface", INTERFACE, abi.pack_interface, abi.unpack_interface),
+    ("control", CONTROL, abi.pack_control, abi.unpack_control),
+]
+
+
+@pytest.mark.parametrize(("struct", "value", "pack", "unpack"), CASES, ids=[c[0] for c in CASES])
+def test_each_field_is_where_the_compiler_puts_it(
+    struct: str,
+    value: Any,
+    pack: Callable[[Any], bytes],
+    unpack: Callable[[bytes], Any],
+    layouts: dict[str, tuple[int, list[CField]]],
+) -> None:
+    """Every field is found at its C offset, in its byte order; padding is zero; nothing is lost."""
+    size, fields = layouts[struct]
+    packed = pack(value)
+    assert len(packed) == size
+    known = {RENAMED.get(f.name, f.name): getattr(value, f.name) for f in dataclasses.fields(value)}
+    for field in fields:
+        data = packed[field.offset : field.offset + field.size]
+        wanted = known.pop(field.name, 0)
+        if isinstance(wanted, bytes):
+            assert data == wanted, field
+        elif isinstance(wanted, tuple):
+            assert data == b"".join(word.to_bytes(4, sys.byteorder) for word in wanted), field
+        elif isinstance(wanted, model.FlowKey):
+            assert data == abi.pack_flow_key(wanted), field
+        else:
+            order: Any = "big" if field.big_endian else sys.byteorder
+            assert int.from_bytes(data, order) == wanted, field
+    assert not known, "fields that abi.h does not have"
+    assert unpack(packed) == value
+
+
+@pytest.mark.parametrize(("struct", "value", "pack", "unpack"), CASES, ids=[c[0] for c in CASES])
+def test_short_bytes_are_refused(
+    struct: str, value: Any, pack: Callable[[Any], bytes], unpack: Callable[[bytes], Any]
+) -> None:
+    """Bytes of another length than the struct's raise AbiError, naming the struct."""
+    with pytest.raises(AbiError, match=struct):
+        unpack(pack(value)[:-1])
+
+
+def test_small_structs_match_the_compiler(layouts: dict[str, tuple[int, list[CField]]]) -> None:
+    """Structs that become tuples have the compiler's size and survive both ways."""
+    slots = tuple(range(abi.HASH_SLOTS))
+    for struct, packed, back, value in (
+        ("backend_ref", abi.pack_backend_ref(1, 2), abi.unpack_backend_ref, (1, 2)),
+        ("token_bucket", abi.pack_token_bucket(1, 2), abi.unpack_token_bucket, (1, 2)),
+        ("reinject_meta", abi.pack_reinject_meta(9, 2), abi.unpack_reinject_meta, (9, 2)),
+        ("hash_table", abi.pack_hash_table(slots), abi.unpack_hash_table, slots),
+    ):
+        assert len(packed) == layouts[struct][0]
+        unpack: Callable[[bytes], object] = back
+        assert unpack(packed) == value
+    with pytest.raises(ValueError, match="1021"):
+        abi.pack_hash_table(slots[1:])
+
+
+def test_constants_mirror_the_header() -> None:
+    """Every plain #define XR_NAME of the header has its number in Python."""
+    defines = re.findall(r"^#define XR_(\w+) (\d\w*)", ABI_H.read_text(), re.MULTILINE)
+    assert len(defines) > 15
+    for name, number in defines:
+        ours = model.NO_BACKEND if name == "NO_BACKEND" else getattr(abi, name)
+        assert ours == int(number.rstrip("U"), 0), name
+
+
+FRAME = b"\x02\0\0\0\0\x01" + b"\x02\0\0\0\0\x02" + b"\x08\x00" + bytes(range(60))
+
+
+def first_packet_record(**changes: Any) -> bytes:
+    head = dataclasses.replace(
+        EVENT, type=abi.EventType.FIRST_PACKET, frame_len=len(FRAME), **changes
+    )
+    return abi.pack_event(head, FRAME, abi.RECORD_SMALL)
+
+
+def test_first_packet_is_decoded_with_its_frame() -> None:
+    """A first-packet record gives the flow, the SYN's facts and exactly the frame."""
+    expected = FirstPacket(KEY, 2, 4, 1 << 51, 0xDEADBEEF, 11, 10, FRAME)
+    assert abi.decode_event(first_packet_record()) == expected
+    assert abi.decode_event(memoryview(first_packet_record())) == expected
+
+
+def test_probe_reply_is_decoded() -> None:
+    """A probe reply's key reads backend to us; its time is XDP's."""
+    head = dataclasses.replace(
+        EVENT,
+        key=model.FlowKey(0xC6120102, 8080, 0xC6120101, 61007),
+        type=abi.EventType.PROBE_REPLY,
+        detail=model.ProbeAnswer.RST,
+    )
+    assert abi.decode_event(abi.pack_event(head)) == ProbeReply(
+        0xC6120102, 8080, 61007, 0xDEADBEEF, model.ProbeAnswer.RST, 1 << 50
+    )
+
+
+def test_established_and_xdp_decided_are_decoded() -> None:
+    """State changes carry what the decision record needs."""
+    head = dataclasses.replace(EVENT, type=abi.EventType.ESTABLISHED)
+    assert abi.decode_event(abi.pack_event(head)) == FlowEstablished(KEY, 3, 1 << 50, 13, 12)
+    head = dataclasses.replace(
+        EVENT,
+        type=abi.EventType.XDP_DECIDED,
+        detail=model.Mode.HASH,
+        reason=model.Reason.RING_FULL,
+    )
+    assert abi.decode_event(abi.pack_event(head)) == XdpDecided(
+        KEY, 2, 3, model.Mode.HASH, model.Reason.RING_FULL, 1 << 51
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        ({"type": 0}, "type 0"),
+        ({"type": 5}, "type 5"),
+        ({"type": 1, "frame_len": 300}, "frame of 300"),
+        ({"type": 1, "frame_len": 13}, "frame of 13"),
+        ({"type": 2, "detail": 0}, "probe answer 0"),
+        ({"type": 2, "detail": 4}, "probe answer 4"),
+        ({"type": 4, "detail": 6}, "mode 6"),
+        ({"type": 4, "detail": 0, "reason": 99}, "reason 99"),
+    ],
+)
+def test_records_with_unknown_numbers_are_refused(head: dict[str, int], complaint: str) -> None:
+    """A record that this version does not understand raises AbiError, naming the number."""
+    changes: dict[str, Any] = dict(head)
+    record = abi.pack_event(dataclasses.replace(EVENT, **changes), b"", abi.RECORD_SMALL)
+    with pytest.raises(AbiError, match=complaint):
+        abi.decode_event(record)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_give_an_event_or_the_documented_error(record: bytes) -> None:
+    """Decoding never raises anything but AbiError."""
+    try:
+        abi.decode_event(record)
+    except AbiError:
+        pass
+
+
+BOUND_TO = model.Backend(7, "b7", model.Endpoint(0xC6120102, 8080), 2)
+
+
+def held() -> FirstPacket:
+    event = abi.decode_event(first_packet_record())
+    assert isinstance(event, FirstPacket)
+    return event
+
+
+def test_forward_entry_of_a_decision() -> None:
+    """FORWARD is keyed client to service, rewrites to the backend and keeps the SYN's facts."""
+    key, value = abi.pack_forward_pending(
+        held(), BOUND_TO, model.Mode.RACE, model.Reason.RACE_WON, 1 << 40
+    )
+    assert (abi.flow_key_from_bytes(key), abi.key_kind(key)) == (KEY, abi.Kind.FORWARD)
+    assert abi.unpack_pending(value) == dataclasses.replace(
+        EMPTY_PENDING,
+        seen_ns=1 << 51,
+        last_seen_ns=1 << 51,
+        isn=0xDEADBEEF,
+        backend=7,
+        service=2,
+        new_saddr=KEY.client_addr,
+        new_daddr=0xC6120102,
+        new_sport=KEY.client_port,
+        new_dport=8080,
+        latency_ns=0xFFFFFFFF,
+        syn_data=11,
+        wscale=10,
+        reason=model.Reason.RACE_WON,
+    )
+
+
+def test_reply_entry_of_a_decision() -> None:
+    """REPLY is keyed backend to client and leads back the way that the first packet came."""
+    key, value = abi.pack_reply_pending(held(), BOUND_TO, model.Mode.RACE, model.Reason.RACE_WON)
+    assert key == abi.pack_flow_key(
+        model.FlowKey(0xC6120102, 8080, KEY.client_addr, KEY.client_port), abi.Kind.REPLY
+    )
+    assert abi.unpack_pending(value) == dataclasses.replace(
+        EMPTY_PENDING,
+        seen_ns=1 << 51,
+        last_seen_ns=1 << 51,
+        backend=7,
+        service=2,
+        ifindex=4,
+        new_saddr=KEY.service_addr,
+        new_daddr=KEY.client_addr,
+        new_sport=KEY.service_port,
+        new_dport=KEY.client_port,
+        dmac=FRAME[6:12],
+        smac=FRAME[0:6],
+        wscale=abi.NO_WSCALE,
+        reason=model.Reason.RACE_WON,
+    )
+
+
+def test_refused_flow_has_a_flagged_forward_entry() -> None:
+    """A refusal is a FORWARD entry without a backend, flagged REFUSED."""
+    _, value = abi.pack_forward_pending(
+        held(), None, model.Mode.REFUSED, model.Reason.NO_CANDIDATE, -5
+    )
+    pending = abi.unpack_pending(value)
+    assert (pending.backend, pending.flags) == (model.NO_BACKEND, abi.PENDING_REFUSED)
+    assert (pending.latency_ns, pending.new_daddr) == (0, 0)
+
+
+def test_unknown_mode_in_an_entry_is_refused() -> None:
+    """An entry with a number that this version does not know raises AbiError."""
+    data = bytearray(abi.pack_flow_entry(FLOW))
+    data[82] = 200
+    with pytest.raises(AbiError, match="Mode has no value 200"):
+        abi.unpack_flow_entry(data)
+
+
+def test_peer_key_leads_from_either_direction_to_the_other() -> None:
+    """An entry's rewritten tuple, turned round, is the key of the flow's other entry."""
+    forward = abi.pack_flow_key(KEY)
+    reply = abi.pack_reply_key(BOUND_TO.endpoint, KEY)
+    to_backend = dataclasses.replace(
+        FLOW,
+        new_saddr=KEY.client_addr,
+        new_daddr=BOUND_TO.endpoint.addr,
+        new_sport=KEY.client_port,
+        new_dport=BOUND_TO.endpoint.port,
+    )
+    to_client = dataclasses.replace(
+        FLOW,
+        new_saddr=KEY.service_addr,
+        new_daddr=KEY.client_addr,
+        new_sport=KEY.service_port,
+        new_dport=KEY.client_port,
+    )
+    assert abi.peer_key(forward, abi.pack_flow_entry(to_backend)) == reply
+    assert abi.peer_key(reply, memoryview(abi.pack_flow_entry(to_client))) == forward
+
+
+def test_aging_view_reads_many_entries() -> None:
+    """The aging view agrees with the full value for each entry of a batch."""
+    other = dataclasses.replace(FLOW, last_seen_ns=5, state=abi.TcpState.CLOSING, flags=1)
+    batch = abi.pack_flow_entry(FLOW) + abi.pack_flow_entry(other)
+    assert list(abi.iter_flow_aging(batch)) == [
+        (flow.last_seen_ns, flow.state, flow.flags, flow.direction) for flow in (FLOW, other)
+    ]

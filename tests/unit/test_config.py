@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration: what is accepted, and what an operator is told about the rest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xdp_router.core.config import RouterConfig, Settings, config_from_flags, parse_config
+from xdp_router.core.errors import ConfigError, XdpRouterError
+from xdp_router.core.model import NO_BACKEND, Backend, Endpoint, Forwarding, Mode, Orphans, Service
+
+FULL = """\
+[router]
+max_flows = 200_000
+event_rate = 30000
+probe_ports = "62000-62099"
+heartbeat_stale = "0.2s"
+flow_idle = "2h"
+coalesce_window = "0s"
+
+[[service]]
+name = "web"
+address = "198.18.100.1:80"
+protocol = "tcp"
+mode = "race"
+forwarding = "nat"
+fallback = "b2"
+deadline = "20ms"
+orphans = "hash"
+event_rate = 1000
+
+[[service.backend]]
+name = "b1"
+address = "198.18.1.2:8080"
+weight = 3
+[[service.backend]]
+name = "b2"
+address = "198.18.2.2:8080"
+
+[[service]]
+name = "db"
+address = "198.18.100.1:5432"
+[[service.backend]]
+name = "db1"
+address = "198.18.1.2:5432"
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "router.toml")
+    return str(caught.value).splitlines()
+
+
+def service(extra: str = "", backend: str = "") -> str:
+    """A valid file of 6 lines; ``extra`` comes as line 4, ``backend`` at the end."""
+    return (
+        '[[service]]\nname = "web"\naddress = "198.18.100.1:80"\n'
+        f'{extra}\n[[service.backend]]\naddress = "198.18.1.2:8080"\n{backend}\n'
+    )
+
+
+def test_full_file_becomes_values() -> None:
+    """Every key is taken over; backends are numbered through so that services have ranges."""
+    web, db = Endpoint(0xC6126401, 80), Endpoint(0xC6126401, 5432)
+    assert parse_config(FULL, "router.toml") == RouterConfig(
+        services=(
+            Service(
+                id=0,
+                name="web",
+                endpoint=web,
+                backends=(
+                    Backend(0, "b1", Endpoint(0xC6120102, 8080), 0, 3),
+                    Backend(1, "b2", Endpoint(0xC6120202, 8080), 0, 1),
+                ),
+                mode=Mode.RACE,
+                forwarding=Forwarding.NAT,
+                fallback=1,
+                deadline_ns=20_000_000,
+                orphans=Orphans.HASH,
+                event_rate=1000,
+            ),
+            Service(1, "db", db, (Backend(2, "db1", Endpoint(0xC6120102, 5432), 1),)),
+        ),
+        settings=Settings(
+            max_flows=200_000,
+            event_rate=30_000,
+            probe_port_min=62_000,
+            probe_port_max=62_099,
+            heartbeat_stale_ns=200_000_000,
+            flow_idle_ns=7_200_000_000_000,
+            coalesce_window_ns=0,
+        ),
+    )
+
+
+def test_defaults() -> None:
+    """What a file leaves out has the documented default."""
+    config = parse_config(service(), "router.toml")
+    assert config.settings == Settings()
+    assert config.settings.flow_table_entries == 1_000_000
+    (web,) = config.services
+    assert (web.mode, web.fallback, web.deadline_ns) == (Mode.RACE, NO_BACKEND, 50_000_000)
+    assert (web.orphans, web.event_rate) == (Orphans.RESET, 50_000)
+    assert [backend.name for backend in web.backends] == ["198.18.1.2:8080"]
+
+
+def test_service_event_rate_is_the_default_of_services() -> None:
+    """[router] service_event_rate holds for services that name no rate."""
+    config = parse_config("[router]\nservice_event_rate = 7\n" + service(), "router.toml")
+    assert config.services[0].event_rate == 7
+
+
+def test_flags_are_the_same_as_a_file() -> None:
+    """--service with its --backends gives what the file would give, named by address."""
+    config = config_from_flags(
+        [
+            ("198.18.100.1:80/tcp", ["198.18.1.2:8080", "198.18.2.2:8080"]),
+            ("198.18.100.1:81", ["198.18.2.2:8080"]),
+        ]
+    )
+    assert [s.name for s in config.services] == ["198.18.100.1:80/tcp", "198.18.100.1:81/tcp"]
+    assert [[(b.id, b.name) for b in s.backends] for s in config.services] == [
+        [(0, "198.18.1.2:8080"), (1, "198.18.2.2:8080")],
+        [(2, "198.18.2.2:8080@198.18.100.1:81")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("services", "mode", "expected"),
+    [
+        ([], "race", "--service: found none, expected at least one --service ADDR:PORT"),
+        (
+            [("198.18.100.1:80/tcp", [])],
+            "race",
+            "--backend: found none, expected at least one --backend ADDR:PORT",
+        ),
+        (
+            [("198.18.100.1:80/udp", ["198.18.1.2:80"])],
+            "race",
+            "--service: protocol 'udp' is not available in this version: use 'tcp'",
+        ),
+        (
+            [("198.18.100.1:80", ["198.18.1.2:80"]), ("198.18.100.1:81", ["198.18.1.2:81"])],
+            "inline",
+            "--mode: mode 'inline' is not available in this version: use 'race'",
+        ),
+        (
+            [("198.18.100.1:80", ["backend1:80"])],
+            "race",
+            "--backend: 'backend1' is not an IPv4 address, expected four numbers from 0 to 255 "
+            "with dots between, as 198.18.1.2",
+        ),
+    ],
+)
+def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: str) -> None:
+    """A problem of the command line names the flag, and is told once."""
+    with pytest.raises(ConfigError) as caught:
+        config_from_flags(services, mode)
+    assert str(caught.value) == f"command line: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            service("mode = 'snapshot'"),
+            "4: service.mode: mode 'snapshot' is not available in this version: use 'race'",
+        ),
+        (service("mode = 'fast'"), "4: service.mode: found 'fast', expected 'race'"),
+        (
+            service("forwarding = 'dsr'"),
+            "4: service.forwarding: forwarding 'dsr' is not available in this version: use 'nat'",
+        ),
+        (
+            service("protocol = 'udp'"),
+            "4: service.protocol: protocol 'udp' is not available in this version: use 'tcp'",
+        ),
+        (
+            service("orphans = 'drop'"),
+            "4: service.orphans: found 'drop', expected 'reset' or 'hash'",
+        ),
+        (
+            service("deadline = 50"),
+            "4: service.deadline: found the number 50, expected a duration "
+            'from "1ms" to "10s", as "50ms", "2s" or "1h"',
+        ),
+        (
+            service("deadline = '11s'"),
+            "4: service.deadline: found '11s', expected a duration from "
+            '"1ms" to "10s", as "50ms", "2s" or "1h"',
+        ),
+        (
+            service("deadline = '1.0000005ms'"),
+            "4: service.deadline: found '1.0000005ms', expected a duration "
+            'from "1ms" to "10s", as "50ms", "2s" or "1h"',
+        ),
+        (
+            service("event_rate = true"),
+            "4: service.event_rate: found the boolean true, expected a "
+            "whole number from 1 to 10000000",
+        ),
+        (
+            service("fallback = 'b9'"),
+            "4: service.fallback: found 'b9', expected a backend of this "
+            "service ('198.18.1.2:8080')",
+        ),
+        (
+            service("colour = 1"),
+            "4: service.colour: unknown key, expected one of: address, "
+            "backend, deadline, event_rate, fallback, forwarding, mode, name, orphans, protocol",
+        ),
+        (
+            service("", "weight = 0"),
+            "7: service.backend.weight: found 0, expected a whole number from 1 to 1000",
+        ),
+        (
+            service("", "name = 'a b'"),
+            "7: service.backend.name: found 'a b', expected a name of 1 "
+            "to 64 letters, digits and _ . : / @ -, with a letter or digit first",
+        ),
+        (
+            service() + "[router]\nmax_flows = 1",
+            "9: router.max_flows: found 1, expected a whole number from 1000 to 16000000",
+        ),
+        (
+            service() + "[router]\nprobe_ports = '9-8'",
+            "9: router.probe_ports: found '9-8', "
+            'expected a port range within 1024 to 65535, low end first, as "61000-61999"',
+        ),
+        (
+            service() + "[router]\nheartbeat_interval = '50ms'",
+            "8: router.heartbeat_stale: found "
+            "100ms, expected at least 3 times heartbeat_interval (50ms)",
+        ),
+        (
+            "[[service]]\naddress = '198.18.100.1:80'\n",
+            "1: service.backend: found none, expected at least one [[service.backend]]",
+        ),
+        ("[service]\n", "1: service: found a table, expected tables, [[service]]"),
+        ("# nothing\n", "1: service: found none, expected at least one [[service]]"),
+        ("[[service]\n", "1: not valid TOML: Expected ']]' at the end of an array declaration"),
+    ],
+)
+def test_one_problem_is_told_with_its_line(text: str, expected: str) -> None:
+    """The message has file, line, key, what was found and what was expected."""
+    assert problems(text) == [f"router.toml:{expected}"]
+
+
+def test_duplicates_are_refused() -> None:
+    """Names are unique in the router, addresses of services too, backends within their service."""
+    text = FULL.replace('"db"', '"web"').replace("100.1:5432", "100.1:80")
+    text = text.replace('"db1"', '"b1"').replace("198.18.2.2", "198.18.1.2")
+    assert problems(text) == [
+        "router.toml:26: service.backend.address: found 198.18.1.2:8080, the address of backend "
+        "'b1' as well, expected each backend of a service once (weight gives it a larger share)",
+        "router.toml:29: service.name: found 'web', expected a name that no other service has",
+        "router.toml:30: service.address: found 198.18.100.1:80, the address of service 'web' as "
+        "well, expected an address that no other service has",
+        "router.toml:32: service.backend.name: found 'b1', a backend of service 'web' as well, "
+        "expected a name that no other backend of the router has, because commands use it",
+    ]
+
+
+def test_a_service_cannot_be_its_own_backend() -> None:
+    """A backend address that is a service's would send packets round in a loop."""
+    (line,) = problems(FULL.replace("198.18.1.2:5432", "198.18.100.1:80"))
+    assert line.startswith("router.toml:33: service.backend.address: found 198.18.100.1:80, the ")
+
+
+def test_error_carries_the_first_problem() -> None:
+    """Callers find path, line, key and expectation of the first problem as attributes."""
+    with pytest.raises(XdpRouterError) as caught:
+        parse_config(service("deadline = '0s'\nmode = 'x'"), "a.toml")
+    error = caught.value
+    assert isinstance(error, ConfigError)
+    assert (error.path, error.line, error.key) == ("a.toml", 4, "service.deadline")
+    assert error.expected.startswith("a duration from")
+    assert [problem.line for problem in error.problems] == [4, 5]
+
+
+PIECES = st.sampled_from(
+    [
+        *("[[service]]", "[[service.backend]]", "[service]", "[router]", "\n", "\r\n", " ", "."),
+        *("name", "address", "weight", "backend", "mode", "deadline", "'a.b'", '"\\""', "=", ","),
+        *("{", "}", "[", "]", "# x", "true", "1", "-2.5", "1979-05-27", "inf", '"198.18.1.2:80"'),
+        *('"50ms"', "'race'", '"""', "'''", "'", '"', "\\", "é", "\x00"),
+    ]
+)
+LINES = st.lists(
+    st.sampled_from(
+        [
+            *("[[service]]", "[[service.backend]]", "[router]", "[service.x]", "# [[service]]"),
+            *("name = 'a'", "name = 1", 'address = "198.18.1.2:80"', "weight = 1e3", "x.y = 1"),
+            *(
+                "backend = [{name = 'b', address = '198.18.1.3:1'}, # c\n  {a.b = 1}\n]",
+                "mode = ''",
+            ),
+            *('text = """\n[[service]]\n"""', "deadline = 00:00:01", "weight = nan"),
+        ]
+    )
+)
+
+
+@given(st.one_of(st.lists(PIECES).map("".join), LINES.map("\n".join), st.text()))
+@settings(max_examples=400)
+def test_any_text_gives_a_configuration_or_the_documented_error(text: str) -> None:
+    """Nothing but ConfigError comes out of a bad file, and it always has a line of the file."""
+    try:
+        parse_config(text, "router.toml")
+    except ConfigError as error:
+        for problem in error.problems:
+            assert 1 <= problem.line <= text.count("\n") + 1

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables as an operator reads them: width, numbers, time line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, SERVICES, STATUS
+from xdp_router.cli import render
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _lines(capsys: Capture) -> list[str]:
+    out = capsys.readouterr().out
+    assert "\x1b" not in out, "no colours where the output is no terminal"
+    lines = out.splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    return [line.rstrip() for line in lines]
+
+
+def test_flows_fit_one_line_each_at_100_columns(capsys: Capture) -> None:
+    """The longest address and reason fit; every flow is one line."""
+    render.flows(FLOWS)
+    lines = _lines(capsys)
+    assert len(lines) == 1 + len(FLOWS)
+    assert lines[1].split()[0] == "255.255.255.255:65535"
+    assert "race won" in lines[1]
+    assert "1.2 ms" in lines[1]
+    assert "1.2k/34k" in lines[1]
+
+
+def test_flow_decided_without_measurement_says_why(capsys: Capture) -> None:
+    """A hashed flow names the hash and its cause."""
+    render.flows(FLOWS)
+    assert "hash: ring full" in _lines(capsys)[2]
+
+
+def test_no_rows_are_said_in_words(capsys: Capture) -> None:
+    """An empty list prints a sentence, not an empty table."""
+    render.flows([])
+    render.services([])
+    render.backends([])
+    render.counters({"ring_full": 0}, show_all=False)
+    expected = ["No flows.", "No services.", "No backends.", "All counters are 0."]
+    assert _lines(capsys) == expected
+
+
+def test_status_shows_interfaces_and_first_packet_latency(capsys: Capture) -> None:
+    """Readiness, interfaces with their mode, and FPPL are on the page; zero counters are not."""
+    render.status(STATUS)
+    text = "\n".join(_lines(capsys))
+    assert "client0 (native), be1 (generic, not ready)" in text
+    assert "p50 850 µs, p99 4.2 ms of 1.2k" in text
+    assert "2 of 3 up" in text
+    assert "probe_budget" in text
+    assert "never_happened" not in text
+
+
+def test_status_before_the_first_flow(capsys: Capture) -> None:
+    """Without any decision the latency says so instead of showing zeros."""
+    render.status({**STATUS, "fppl_us": {"p50": None, "p99": None, "count": 0}})
+    assert any(line == "first packet  none yet" for line in _lines(capsys))
+
+
+def test_backend_that_is_down_has_its_reason_below(capsys: Capture) -> None:
+    """The reason of a down backend is given in full under the table."""
+    render.backends(BACKENDS)
+    lines = _lines(capsys)
+    assert lines[-1] == "b2 is down: no ARP answer from 198.19.2.2 on be2"
+    assert "850 µs" in lines[1]
+
+
+def test_services_are_listed(capsys: Capture) -> None:
+    """Address with protocol, deadline and backends are in the row."""
+    render.services(SERVICES)
+    row = _lines(capsys)[1]
+    assert "198.18.100.1:80/tcp" in row
+    assert "50.0 ms" in row
+    assert "b1 b2" in row
+
+
+def test_explain_orders_the_time_line(capsys: Capture) -> None:
+    """Steps are in order of time, in microseconds since "seen", whatever order they came in."""
+    render.explain(EXPLAIN)
+    lines = _lines(capsys)
+    assert lines[0] == "198.18.0.2:40000 to web/tcp: b1 (race won)"
+    steps = [line.split()[0:2] for line in lines[3:9]]
+    assert steps == [
+        ["0", "seen"],
+        ["31", "probe"],
+        ["39.5", "probe"],
+        ["1031", "answer"],
+        ["1060", "decision"],
+        ["1075", "re-injected"],
+    ]
+    assert "chosen" in next(line for line in lines if line.startswith("b1"))
+    assert next(line for line in lines if line.startswith("b2")).split()[1:] == ["-", "lost"]
+
+
+def test_refused_flow_is_explained(capsys: Capture) -> None:
+    """A flow that nobody took says "refused"."""
+    refused: dict[str, Any] = {
+        **EXPLAIN,
+        "backend": None,
+        "mode": "refused",
+        "reason": "no_candidate",
+        "candidates": [],
+        "timeline": [],
+    }
+    render.explain(refused)
+    assert _lines(capsys)[0].endswith("refused (refused: no candidate)")
+
+
+def test_counters_hide_zeros_unless_asked(capsys: Capture) -> None:
+    """Zero counters appear only with show_all."""
+    data = {"first_packet": 12, "ring_full": 0}
+    render.counters(data, show_all=False)
+    assert not any("ring_full" in line for line in _lines(capsys))
+    render.counters(data, show_all=True)
+    assert any(line.startswith("ring_full") for line in _lines(capsys))
+
+
+def test_json_is_the_data(capsys: Capture) -> None:
+    """What --json prints reads back as the same value."""
+    render.json_out(FLOWS)
+    assert json.loads(capsys.readouterr().out) == FLOWS
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0, "0"), (999, "999"), (1000, "1k"), (1234, "1.2k"), (34_000, "34k"),
+        (999_499, "999k"), (999_999, "1.0M"), (5_500_000, "5.5M"),
+        (7_100_000_000_000_000, "7100T"),
+    ],
+)  # fmt: skip
+def test_counts_are_short(value: int | None, text: str) -> None:
+    """Counts take at most five characters up to the trillions."""
+    assert render.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0 µs"),
+        (0.53, "0.5 µs"),
+        (850.4, "850 µs"),
+        (1234, "1.2 ms"),
+        (2_500_000, "2.5 s"),
+    ],
+)
+def test_microseconds_choose_their_unit(value: float | None, text: str) -> None:
+    """Latencies are read without counting digits."""
+    assert render.micros(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (4.2, "4s"), (99, "99s"), (180, "3m"), (7200, "2h"), (432_000, "5d")],
+)
+def test_durations_choose_their_unit(value: float | None, text: str) -> None:
+    """Ages are short."""
+    assert render.seconds(value) == text

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data plane's maps by what they hold. Bytes come from and go to ``core/abi.py``."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from xdp_router.core import abi
+from xdp_router.core.model import Endpoint
+
+from .bpf_ctypes import BpfError
+from .bpf_syscall import Batch, BpfMap, possible_cpus
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, sys.byteorder)
+
+
+class PendingFlows:
+    """``pending_flows``: flows from first packet to completed handshake."""
+
+    __slots__ = ("_map", "batches", "delete", "insert_noexist", "read")
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+        # Bound once: these run thousands of times a second.
+        self.insert_noexist = self._map.insert
+        """``(key, value) -> errno``: 0, or EEXIST when somebody decided first."""
+        self.delete = self._map.delete
+        """``(key) -> errno``."""
+        self.read = self._map.read
+        """``(key) -> value or None``."""
+        self.batches = self._map.batches
+
+
+class FlowTable:
+    """``flow_table``: established flows, two entries each."""
+
+    __slots__ = ("_map", "max_entries")
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+        self.max_entries = self._map.info.max_entries
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All entries, ``size`` a batch; see BpfMap.batches. Deleting meanwhile is safe."""
+        return self._map.batches(size)
+
+    def read(self, key: bytes) -> bytes | None:
+        """One entry's value, or None."""
+        return self._map.read(key)
+
+    def insert_noexist(self, key: bytes, value: bytes) -> int:
+        """Insert. 0 or an errno: EEXIST, or E2BIG when the table is full."""
+        return self._map.insert(key, value)
+
+    def replace(self, key: bytes, value: bytes) -> None:
+        """Overwrite an entry. XDP may have counted packets since it was read."""
+        self._map.write(key, value)
+
+    def delete(self, key: bytes) -> int:
+        """Delete. 0 or ENOENT."""
+        return self._map.delete(key)
+
+
+class Services:
+    """``services``: by virtual address."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, endpoint: Endpoint, value: abi.ServiceValue) -> None:
+        """Set one service. Raises BpfError: E2BIG when the table is full.
+
+        ``stateless_until_ns`` in it belongs to XDP: pass on what ``read`` gave.
+        """
+        self._map.write(abi.pack_endpoint_key(endpoint), abi.pack_service(value))
+
+    def read(self, endpoint: Endpoint) -> abi.ServiceValue | None:
+        """One service, or None."""
+        raw = self._map.read(abi.pack_endpoint_key(endpoint))
+        return abi.unpack_service(raw) if raw is not None else None
+
+    def delete(self, endpoint: Endpoint) -> None:
+        """Remove one service; its address becomes other traffic at once."""
+        _deleted(self._map, abi.pack_endpoint_key(endpoint))
+
+    def items(self) -> Iterator[tuple[Endpoint, abi.ServiceValue]]:
+        """All services."""
+        for key, raw in _items(self._map):
+            yield abi.unpack_endpoint_key(key), abi.unpack_service(raw)
+
+
+class Backends:
+    """``backends``: by backend id. A slot that was never written is all zero."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, backend: int, value: abi.BackendValue) -> None:
+        """Set one backend. Raises BpfError: E2BIG when ``backend`` is past the table's end."""
+        self._map.write(_u32(backend), abi.pack_backend(value))
+
+    def read(self, backend: int) -> abi.BackendValue | None:
+        """One backend; None past the table's end."""
+        raw = self._map.read(_u32(backend))
+        return abi.unpack_backend(raw) if raw is not None else None
+
+
+class BackendIndex:
+    """``backend_index``: backend's address to its id and service."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, endpoint: Endpoint, backend: int, service: int) -> None:
+        """Set one. Raises BpfError: E2BIG when the table is full."""
+        self._map.write(abi.pack_endpoint_key(endpoint), abi.pack_backend_ref(backend, service))
+
+    def delete(self, endpoint: Endpoint) -> None:
+        """Remove one; its packets become other traffic unless they belong to a flow."""
+        _deleted(self._map, abi.pack_endpoint_key(endpoint))
+
+    def items(self) -> Iterator[tuple[Endpoint, tuple[int, int]]]:
+        """All of them: address, (backend id, service id)."""
+        for key, raw in _items(self._map):
+            yield abi.unpack_endpoint_key(key), abi.unpack_backend_ref(raw)
+
+
+class HashTables:
+    """``hash_tables``: two consistent-hash tables a service."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, service: int, half: int, slots: Sequence[int]) -> None:
+        """Write table ``half`` (0 or 1): the one that ``service.hash_active`` does not name."""
+        self._map.write(_u32(2 * service + half), abi.pack_hash_table(slots))
+
+    def read(self, service: int, half: int) -> tuple[int, ...] | None:
+        """Backend id of each slot; None past the table's end."""
+        raw = self._map.read(_u32(2 * service + half))
+        return abi.unpack_hash_table(raw) if raw is not None else None
+
+
+class Interfaces:
+    """``interfaces``: by interface index."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, ifindex: int, value: abi.InterfaceValue) -> None:
+        """Set one. Raises BpfError: E2BIG when the table is full."""
+        self._map.write(_u32(ifindex), abi.pack_interface(value))
+
+    def delete(self, ifindex: int) -> None:
+        """Remove one: nothing that arrives there is for us any more."""
+        _deleted(self._map, _u32(ifindex))
+
+    def items(self) -> Iterator[tuple[int, abi.InterfaceValue]]:
+        """All of them."""
+        for key, raw in _items(self._map):
+            yield int.from_bytes(key, sys.byteorder), abi.unpack_interface(raw)
+
+
+class Control:
+    """``control``: limits, keys, and the daemon's heartbeat."""
+
+    _KEY = _u32(0)
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+        self._rest = b""
+
+    def write(self, value: abi.ControlValue) -> None:
+        """Set all of it."""
+        raw = abi.pack_control(value)
+        self._rest = raw[8:]
+        self._map.write(self._KEY, raw)
+
+    def read(self) -> abi.ControlValue:
+        """All of it; zeros before the first write."""
+        raw = self._map.read(self._KEY)
+        return abi.unpack_control(raw if raw is not None else bytes(abi.CONTROL_SIZE))
+
+    def beat(self, now_ns: int) -> None:
+        """Write the heartbeat. Needs a ``write`` before: nothing in there changes but by us."""
+        if not self._rest:
+            raise RuntimeError("Control.beat before Control.write")
+        self._map.write(self._KEY, now_ns.to_bytes(8, sys.byteorder) + self._rest)
+
+
+class Counters:
+    """``counters``: every reason why a packet was not simply forwarded."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def read(self) -> dict[str, int]:
+        """All counters by name, summed over the CPUs."""
+        totals = {}
+        for counter in abi.Counter:
+            raw = self._map.read(_u32(counter))
+            per_cpu = memoryview(raw).cast("Q") if raw is not None else ()
+            totals[counter.name] = sum(per_cpu)
+        return totals
+
+
+class Tokens:
+    """``tokens``: event budgets. Slot 0 is all services together, 1 + id is one service."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def fill(self, slot: int, credit_ns: int, now_ns: int) -> None:
+        """Give every CPU's bucket this credit."""
+        self._map.write(_u32(slot), abi.pack_token_bucket(credit_ns, now_ns) * possible_cpus())
+
+
+class Maps:
+    """All of them, over a data plane's map fds. The fds stay the caller's."""
+
+    def __init__(self, fds: Mapping[str, int]) -> None:
+        """Raises KeyError, with the map's name, when one is missing."""
+        self.services = Services(fds["services"])
+        self.backends = Backends(fds["backends"])
+        self.backend_index = BackendIndex(fds["backend_index"])
+        self.hash_tables = HashTables(fds["hash_tables"])
+        self.pending_flows = PendingFlows(fds["pending_flows"])
+        self.flow_table = FlowTable(fds["flow_table"])
+        self.interfaces = Interfaces(fds["interfaces"])
+        self.control = Control(fds["control"])
+        self.counters = Counters(fds["counters"])
+        self.tokens = Tokens(fds["tokens"])
+
+
+def _items(table: BpfMap) -> Iterator[tuple[bytes, bytes]]:
+    for key in table.each_key():
+        raw = table.read(key)
+        if raw is not None:  # deleted meanwhile
+            yield key, raw
+
+
+def _deleted(table: BpfMap, key: bytes) -> None:
+    """Delete; that it is not there is what was wanted."""
+    code = table.delete(key)
+    if code not in (0, errno.ENOENT):
+        raise BpfError(code, f"delete from map {table.info.name}")

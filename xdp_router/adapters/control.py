@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket: one JSON object a line each way over a unix stream socket.
+
+Request ``{"command": NAME, ARG: VALUE...}``; answer ``{"ok": true, "data": ...}`` or
+``{"ok": false, "error": TEXT}``. A connection may carry several requests in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import inspect
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
+
+Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
+"""Takes the request's arguments, returns what JSON can express, or raises CommandError."""
+
+_MAX_REQUEST_BYTES: Final = 64 << 10
+_MAX_CONNECTIONS: Final = 64
+_IDLE_S: Final = 60.0  # a connection without a request is closed
+_HANDLER_S: Final = 30.0
+_SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
+_MODE: Final = 0o660
+
+
+class ControlError(Exception):
+    """A control request, or the control socket itself, failed; the text says how."""
+
+
+class ControlInUse(ControlError):
+    """A live daemon listens on the path."""
+
+
+class NoDaemon(ControlError):
+    """Nobody listens on the path."""
+
+
+class CommandError(ControlError):
+    """What a handler raises to refuse a request: the text is the answer's ``error``."""
+
+
+def _probe_socket(path: Path) -> bool:
+    """Whether somebody listens. Raises ControlError if ``path`` is no socket or not ours."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ControlError(
+                f"{path} exists and is not a socket: remove it, or choose another --control path"
+            )
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except (BlockingIOError, TimeoutError):
+            return True  # its backlog is full
+        except OSError as error:
+            raise ControlError(f"cannot look at {path}: {error.strerror}") from error
+        return True
+
+
+class ControlServer:
+    """Serves requests from the running event loop.
+
+    ``handlers`` maps command names to callables, plain or coroutine functions. A handler's
+    unexpected exception is answered as an internal error and handed to ``on_fault`` with the
+    command's name.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        handlers: Mapping[str, Handler],
+        on_fault: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self._handlers = dict(handlers)
+        self._on_fault = on_fault
+        self._server: asyncio.Server | None = None
+        self._identity: tuple[int, int] | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen. A dead daemon's socket is replaced. Raises ControlInUse, ControlError."""
+        listener = self._bind()
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listener, limit=_MAX_REQUEST_BYTES
+            )
+        except BaseException:
+            listener.close()
+            self._unlink()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening, cut connections, remove the path. Calling it again does nothing."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._unlink()
+        server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await server.wait_closed()
+
+    def _bind(self) -> socket.socket:
+        path = self._path
+        with contextlib.ExitStack() as undo:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if _probe_socket(path):
+                    raise ControlInUse(
+                        f"another xdp-routerd listens on {path}: stop it, or choose another "
+                        "path with --control"
+                    )
+                # Made aside and renamed into place: nobody meets a half-made one.
+                aside = path.with_name(f"{path.name}.{os.getpid()}")
+                aside.unlink(missing_ok=True)
+                listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                listener.setblocking(False)
+                listener.bind(os.fspath(aside))
+                undo.callback(aside.unlink, missing_ok=True)
+                os.chmod(aside, _MODE)
+                listener.listen(_MAX_CONNECTIONS)
+                found = aside.stat()
+                os.rename(aside, path)
+            except OSError as error:
+                text = error.strerror or str(error)
+                raise ControlError(f"cannot make the control socket {path}: {text}") from error
+            self._identity = (found.st_dev, found.st_ino)
+            undo.pop_all()
+            return listener
+
+    def _unlink(self) -> None:
+        """Remove the path unless somebody put another file there."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._path.lstat()
+            if (found.st_dev, found.st_ino) == self._identity:
+                self._path.unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._writers) >= _MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
+        # drain() then means "read by the client", so that nothing is lost at the close.
+        writer.transport.set_write_buffer_limits(high=0)
+        try:
+            while True:
+                try:
+                    line = await asyncio.wait_for(reader.readline(), _IDLE_S)
+                except ValueError:
+                    text = f"request is longer than {_MAX_REQUEST_BYTES} bytes"
+                    await self._write(writer, {"ok": False, "error": text})
+                    return
+                if not line.endswith(b"\n"):
+                    return
+                await self._write(writer, await self._answer(line))
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _write(self, writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
+        writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        await asyncio.wait_for(writer.drain(), _SLOW_CLIENT_S)
+
+    async def _answer(self, line: bytes) -> dict[str, object]:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            return {"ok": False, "error": f"request is not JSON: {error}"}
+        if not isinstance(request, dict) or not isinstance(request.get("command"), str):
+            return {"ok": False, "error": 'request must be an object with a string "command"'}
+        command = request.pop("command")
+        handler = self._handlers.get(command)
+        if handler is None:
+            known = ", ".join(sorted(self._handlers))
+            return {"ok": False, "error": f"unknown command {command!r}; known: {known}"}
+        try:
+            data = handler(request)
+            if inspect.isawaitable(data):
+                data = await asyncio.wait_for(data, _HANDLER_S)
+            json.dumps(data)
+        except CommandError as error:
+            return {"ok": False, "error": str(error)}
+        except TimeoutError:
+            return {"ok": False, "error": f"{command} took longer than {_HANDLER_S:.0f} s"}
+        except Exception as error:
+            # A fault of ours in one command must not end the connection, let alone the daemon.
+            if self._on_fault is not None:
+                self._on_fault(command, error)
+            text = f"internal error in {command}: {type(error).__name__}: {error}"
+            return {"ok": False, "error": text}
+        return {"ok": True, "data": data}
+
+
+class ControlClient:
+    """Synchronous client for the CLI. Also a context manager; connects at the first call."""
+
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float = 10.0) -> None:
+        self._path = os.fspath(path)
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Calling it again does nothing."""
+        sock, self._socket = self._socket, None
+        self._rest = b""
+        if sock is not None:
+            sock.close()
+
+    def call(self, command: str, **args: object) -> Any:
+        """Send a command and return the answer's ``data``.
+
+        Raises NoDaemon, CommandError (the daemon refused), ControlError (anything else).
+        """
+        request = json.dumps({"command": command, **args}).encode() + b"\n"
+        sock = self._connect()
+        try:
+            sock.sendall(request)
+            line = self._read_line(sock)
+        except TimeoutError as error:
+            self.close()
+            raise ControlError(
+                f"the daemon on {self._path} did not answer within {self._timeout_s:.0f} s"
+            ) from error
+        except OSError as error:
+            self.close()
+            raise ControlError(
+                f"lost the daemon on {self._path}: {error.strerror or error}"
+            ) from error
+        try:
+            answer = json.loads(line)
+            ok = answer["ok"]
+            if ok:
+                return answer["data"]
+            text = str(answer["error"])
+        except (ValueError, TypeError, KeyError) as error:
+            self.close()
+            raise ControlError(
+                f"{self._path} did not answer like an xdp-routerd: {line[:80]!r}"
+            ) from error
+        raise CommandError(text)
+
+    def _connect(self) -> socket.socket:
+        if self._socket is not None:
+            return self._socket
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(self._timeout_s)
+        try:
+            sock.connect(self._path)
+        except OSError as error:
+            sock.close()
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
+                raise NoDaemon(
+                    f"no daemon listens on {self._path}: start one with "
+                    "'sudo xdp-routerd attach IFACE', or name its socket with --control"
+                ) from error
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise ControlError(
+                    f"no permission to use {self._path}: run the command with sudo"
+                ) from error
+            raise ControlError(
+                f"cannot reach the daemon on {self._path}: {error.strerror or error}"
+            ) from error
+        self._socket = sock
+        return sock
+
+    def _read_line(self, sock: socket.socket) -> bytes:
+        chunks = [self._rest]
+        while b"\n" not in chunks[-1]:
+            chunk = sock.recv(1 << 16)
+            if not chunk:
+                raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
+            chunks.append(chunk)
+        line, _, self._rest = b"".join(chunks).partition(b"\n")
+        return line

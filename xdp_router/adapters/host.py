@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to the kernel about links, routes and neighbours of one network namespace.
+
+A raw rtnetlink socket with pyroute2's message classes: a question costs tens of
+microseconds, so it may be asked from the event loop, and ENOBUFS stays visible.
+Addresses are IPv4 as host-order integers, MACs are 6 bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.marshal import MarshalRtnl
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+
+_NLM_F_REQUEST = 0x01
+_NLM_F_ACK = 0x04
+_NLM_F_DUMP = 0x300
+_NLM_F_CREATE = 0x400
+_NLMSG_ERROR = 2
+_NLMSG_DONE = 3
+_RTNETLINK = 0
+_ANSWER_TIMEOUT_S = 2.0
+_RECV_BYTES = 1 << 18
+
+_ARPHRD_ETHER = 1
+_IFF_UP = 0x1
+_IFF_LOWER_UP = 0x10000
+_RTN_UNICAST = 1
+_RTN_LOCAL = 2
+_NTF_USE = 0x01
+_XDP_MODES = {0: "none", 1: "native", 2: "generic", 3: "offload", 4: "multiple"}
+
+NUD_INCOMPLETE = 0x01
+NUD_STALE = 0x04
+NUD_FAILED = 0x20
+_NUD_VALID = 0xDE  # REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT
+
+
+class HostError(Exception):
+    """The kernel refused a question or a change; the text says which."""
+
+
+class NoSuchInterface(HostError):
+    """The named interface does not exist in this network namespace."""
+
+    def __init__(self, name: str, existing: list[str]) -> None:
+        there = ", ".join(existing) or "none"
+        super().__init__(
+            f"interface {name} does not exist in this network namespace; existing: {there}"
+        )
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """One interface. ``up`` means administratively up and with carrier."""
+
+    ifindex: int
+    name: str
+    mac: bytes
+    mtu: int
+    up: bool
+    xdp_prog_id: int
+    xdp_mode: str
+    kind: str
+    ethernet: bool
+    """False for tun, ip tunnels, loopback: no Ethernet header, so XDP can't forward there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How packets to an address leave. ``next_hop`` is the gateway, or the address itself."""
+
+    ifindex: int
+    next_hop: int
+    source_addr: int
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A neighbour entry; ``mac`` is empty unless the state is a usable one."""
+
+    state: int
+    mac: bytes
+
+
+def addr_text(addr: int) -> str:
+    """Dotted quad of a host-order integer."""
+    return socket.inet_ntoa(struct.pack("!I", addr))
+
+
+def addr_int(text: str) -> int:
+    """Host-order integer of a dotted quad. Raises OSError if it is none."""
+    value: int = struct.unpack("!I", socket.inet_aton(text))[0]
+    return value
+
+
+def mac_bytes(text: str | None) -> bytes:
+    """6 bytes of ``aa:bb:cc:dd:ee:ff``; empty for an address of another kind."""
+    if not text:
+        return b""
+    raw = bytes.fromhex(text.replace(":", ""))
+    return raw if len(raw) == 6 else b""
+
+
+def link_from_message(message: Any) -> LinkInfo:
+    """Value of an RTM_NEWLINK message."""
+    xdp = message.get_attr("IFLA_XDP")
+    attached = 0
+    prog_id = 0
+    if xdp is not None:
+        attached = xdp.get_attr("IFLA_XDP_ATTACHED") or 0
+        for name in ("PROG_ID", "DRV_PROG_ID", "SKB_PROG_ID", "HW_PROG_ID"):
+            prog_id = prog_id or xdp.get_attr(f"IFLA_XDP_{name}") or 0
+    info = message.get_attr("IFLA_LINKINFO")
+    kind = info.get_attr("IFLA_INFO_KIND") if info is not None else None
+    flags = message["flags"]
+    return LinkInfo(
+        ifindex=message["index"],
+        name=message.get_attr("IFLA_IFNAME"),
+        mac=mac_bytes(message.get_attr("IFLA_ADDRESS")),
+        mtu=message.get_attr("IFLA_MTU") or 0,
+        up=bool(flags & _IFF_UP and flags & _IFF_LOWER_UP),
+        xdp_prog_id=prog_id,
+        xdp_mode=_XDP_MODES.get(attached, str(attached)),
+        kind=kind or "",
+        ethernet=message["ifi_type"] == _ARPHRD_ETHER,
+    )
+
+
+class Rtnl:
+    """One rtnetlink socket for questions, in the network namespace that it was made in.
+
+    Close it, or use it as a context manager. Methods raise :class:`HostError`.
+    """
+
+    def __init__(self) -> None:
+        self._marshal: Any = MarshalRtnl()
+        self._seq = 0
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _RTNETLINK
+        )
+        self._socket.bind((0, 0))
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket. Calling it again does nothing."""
+        self._socket.close()
+
+    def parse(self, data: bytes) -> Iterator[Any]:
+        """pyroute2 messages of one datagram."""
+        yield from self._marshal.parse(data)
+
+    def _ask(self, message: Any, kind: int, flags: int) -> list[Any]:
+        """Send one request and collect its answers. Raises OSError with the kernel's errno."""
+        self._seq += 1
+        message["header"]["type"] = kind
+        message["header"]["flags"] = flags | _NLM_F_REQUEST
+        message["header"]["sequence_number"] = self._seq
+        message.encode()
+        self._socket.send(message.data)
+        answers: list[Any] = []
+        while True:
+            for answer in self._marshal.parse(self._socket.recv(_RECV_BYTES)):
+                header = answer["header"]
+                if header["sequence_number"] != self._seq:
+                    continue
+                if header["error"] is not None:
+                    raise OSError(header["error"].code, os.strerror(header["error"].code))
+                if header["type"] in (_NLMSG_DONE, _NLMSG_ERROR):
+                    return answers
+                answers.append(answer)
+            if answers and not flags & (_NLM_F_DUMP | _NLM_F_ACK):
+                return answers
+
+    def links(self) -> list[LinkInfo]:
+        """Every interface of the namespace."""
+        try:
+            answers = self._ask(ifinfmsg(), RTM_GETLINK, _NLM_F_DUMP)
+        except OSError as error:
+            raise HostError(f"cannot list interfaces: {error}") from error
+        return [link_from_message(answer) for answer in answers]
+
+    def link(self, name: str) -> LinkInfo:
+        """One interface by name. Raises NoSuchInterface."""
+        message = ifinfmsg()
+        message["attrs"] = [("IFLA_IFNAME", name)]
+        try:
+            return link_from_message(self._ask(message, RTM_GETLINK, 0)[0])
+        except OSError as error:
+            # An overlong name is ERANGE or EINVAL: it can't exist either.
+            if error.errno in (errno.ENODEV, errno.ERANGE, errno.EINVAL):
+                names = [link.name for link in self.links()]
+                raise NoSuchInterface(name, names) from error
+            raise HostError(f"cannot read interface {name}: {error}") from error
+
+    def route(self, addr: int) -> Route | None:
+        """The route to an address; None if there is none (or it is a blackhole)."""
+        message = rtmsg()
+        message["family"] = socket.AF_INET
+        message["dst_len"] = 32
+        message["attrs"] = [("RTA_DST", addr_text(addr))]
+        try:
+            answer = self._ask(message, RTM_GETROUTE, 0)[0]
+        except OSError as error:
+            if error.errno in (
+                errno.ENETUNREACH,
+                errno.EHOSTUNREACH,
+                errno.EINVAL,
+                errno.EACCES,
+                errno.ENETDOWN,
+            ):
+                return None
+            raise HostError(f"cannot look up the route to {addr_text(addr)}: {error}") from error
+        ifindex = answer.get_attr("RTA_OIF")
+        if ifindex is None or answer["type"] not in (_RTN_UNICAST, _RTN_LOCAL):
+            return None
+        gateway = answer.get_attr("RTA_GATEWAY")
+        source = answer.get_attr("RTA_PREFSRC")
+        return Route(
+            ifindex=ifindex,
+            next_hop=addr_int(gateway) if gateway else addr,
+            source_addr=addr_int(source) if source else 0,
+            local=answer["type"] == _RTN_LOCAL,
+        )
+
+    def neighbour(self, ifindex: int, addr: int) -> Neighbour | None:
+        """The neighbour entry of an address on an interface, if there is one."""
+        message = ndmsg()
+        message["family"] = socket.AF_INET
+        message["ifindex"] = ifindex
+        message["attrs"] = [("NDA_DST", addr_text(addr))]
+        try:
+            answer = self._ask(message, RTM_GETNEIGH, 0)[0]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
+                return None
+            raise HostError(f"cannot look up neighbour {addr_text(addr)}: {error}") from error
+        state = answer["state"]
+        usable = state & _NUD_VALID
+        return Neighbour(
+            state=state, mac=mac_bytes(answer.get_attr("NDA_LLADDR")) if usable else b""
+        )
+
+    def use_neighbour(self, ifindex: int, addr: int) -> None:
+        """Have the kernel resolve, or confirm, a neighbour as if a packet was sent to it.
+
+        Not for permanent entries: NTF_USE would make them ordinary ones.
+        """
+        message = ndmsg()
+        message["family"] = socket.AF_INET
+        message["ifindex"] = ifindex
+        message["flags"] = _NTF_USE
+        message["state"] = 0
+        message["attrs"] = [("NDA_DST", addr_text(addr))]
+        try:
+            self._ask(message, RTM_NEWNEIGH, _NLM_F_CREATE | _NLM_F_ACK)
+        except OSError as error:
+            if error.errno in (errno.ENODEV, errno.ENETDOWN, errno.EINVAL):
+                return  # The interface has just gone; its link event tells.
+            raise HostError(f"cannot resolve neighbour {addr_text(addr)}: {error}") from error
+
+
+def link_info(name: str) -> LinkInfo:
+    """One interface of the current network namespace. Raises NoSuchInterface, HostError."""
+    with Rtnl() as rtnl:
+        return rtnl.link(name)

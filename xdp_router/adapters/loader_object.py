@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the compiled BPF object with libbpf; its maps are replaced by ours."""
+
+from __future__ import annotations
+
+import ctypes as ct
+import errno
+import os
+from collections.abc import Iterator, Mapping
+
+from .bpf_ctypes import BpfError, VerifierError, libbpf
+from .bpf_syscall import VerifierLog
+from .map_specs import DeclaredMap
+
+_PTR, _FD, _SIZE = ct.c_void_p, ct.c_int, ct.c_size_t
+_SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {
+    "bpf_object__open_mem": (_PTR, (ct.c_char_p, _SIZE, _PTR)),
+    "bpf_object__load": (ct.c_int, (_PTR,)),
+    "bpf_object__close": (ct.c_int, (_PTR,)),  # void; the value is not looked at
+    "bpf_object__next_map": (_PTR, (_PTR, _PTR)),
+    "bpf_object__next_program": (_PTR, (_PTR, _PTR)),
+    "bpf_map__name": (ct.c_char_p, (_PTR,)),
+    "bpf_map__type": (ct.c_int, (_PTR,)),
+    "bpf_map__key_size": (ct.c_uint32, (_PTR,)),
+    "bpf_map__value_size": (ct.c_uint32, (_PTR,)),
+    "bpf_map__reuse_fd": (ct.c_int, (_PTR, _FD)),
+    "bpf_program__name": (ct.c_char_p, (_PTR,)),
+    "bpf_program__fd": (ct.c_int, (_PTR,)),
+    "bpf_program__set_log_buf": (ct.c_int, (_PTR, _PTR, _SIZE)),
+}
+
+
+def _bind() -> ct.CDLL:
+    library = libbpf()
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class ObjectProgram:
+    """A compiled object, opened but not yet loaded."""
+
+    def __init__(self, data: bytes) -> None:
+        """Parse ``data``. Raises BpfError when it is not a BPF object."""
+        self._bpf = _bind()
+        self._data = data
+        self._object = self._bpf.bpf_object__open_mem(data, len(data), None)
+        if not self._object:
+            raise BpfError(errno.EINVAL, "read the BPF object", "build it again (make build)")
+
+    @property
+    def maps(self) -> dict[str, DeclaredMap]:
+        """The maps that the object declares."""
+        bpf = self._bpf
+        declared = {}
+        for handle in self._each("map"):
+            name = bpf.bpf_map__name(handle).decode()
+            declared[name] = DeclaredMap(
+                name,
+                bpf.bpf_map__type(handle),
+                bpf.bpf_map__key_size(handle),
+                bpf.bpf_map__value_size(handle),
+            )
+        return declared
+
+    def load(self, map_fds: Mapping[str, int]) -> dict[str, int]:
+        """Load every program with the given maps in place of the object's own.
+
+        Returns program fds by function name; the caller closes them. Raises VerifierError.
+        """
+        bpf = self._bpf
+        for handle in self._each("map"):
+            name = bpf.bpf_map__name(handle).decode()
+            result = bpf.bpf_map__reuse_fd(handle, map_fds[name])
+            if result < 0:
+                raise BpfError(-result, f"use map {name}")
+        logs = {}
+        for handle in self._each("program"):
+            log = logs[bpf.bpf_program__name(handle).decode()] = VerifierLog()
+            bpf.bpf_program__set_log_buf(handle, log.address, log.size)
+        result = bpf.bpf_object__load(self._object)
+        if result < 0:
+            for name, log in logs.items():
+                if text := log.text():
+                    raise VerifierError(-result, f"load program {name}", text)
+            raise BpfError(-result, "load the BPF object")
+        return {
+            bpf.bpf_program__name(handle).decode(): os.dup(bpf.bpf_program__fd(handle))
+            for handle in self._each("program")
+        }
+
+    def close(self) -> None:
+        """Free the object. The program fds that ``load`` returned stay open."""
+        if self._object:
+            self._bpf.bpf_object__close(self._object)
+            self._object = None
+
+    def _each(self, kind: str) -> Iterator[int]:
+        following = getattr(self._bpf, f"bpf_object__next_{kind}")
+        handle = following(self._object, None)
+        while handle:
+            yield handle
+            handle = following(self._object, handle)
+
+
+class ObjectLoader:
+    """``--loader object``: the object that was built with the package."""
+
+    name = "object"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def open(self) -> ObjectProgram:
+        """Parse the object."""
+        return ObjectProgram(self._data)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network sysctls of the current network namespace: read, set, put back.
+
+/proc/sys/net shows the namespace of the thread that opens a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+_ROOT = Path("/proc/sys")
+_RESERVED = "net.ipv4.ip_local_reserved_ports"
+_LISTEN = "0A"  # enum TCP_LISTEN in /proc/net/tcp
+
+
+class SysctlError(Exception):
+    """A sysctl can't be read or written; the text names it and why."""
+
+
+def _path(name: str) -> Path:
+    # An interface name may hold dots ("eth0.5"), which are written as slashes then.
+    return _ROOT / name.translate(str.maketrans("./", "/."))
+
+
+def read(name: str) -> str:
+    """Value of a sysctl, such as ``net.ipv4.ip_forward``. Raises SysctlError."""
+    try:
+        return _path(name).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise SysctlError(f"cannot read sysctl {name}: {error.strerror}") from error
+
+
+def _write(name: str, value: str) -> None:
+    try:
+        # A list is emptied by an empty line; zero bytes would change nothing.
+        with open(_path(name), "w", encoding="ascii") as file:
+            file.write(f"{value}\n")
+    except OSError as error:
+        raise SysctlError(f"cannot set sysctl {name} to {value!r}: {error.strerror}") from error
+
+
+def parse_ports(text: str) -> set[int]:
+    """Ports of a list such as ``8080,9148,30000-30010``."""
+    ports: set[int] = set()
+    for part in filter(None, text.replace(",", " ").split()):
+        first, _, last = part.partition("-")
+        ports.update(range(int(first), int(last or first) + 1))
+    return ports
+
+
+def format_ports(ports: Iterable[int]) -> str:
+    """The kernel's notation of a set of ports, runs as ``first-last``."""
+    runs: list[tuple[int, int]] = []
+    for port in sorted(set(ports)):
+        if runs and runs[-1][1] == port - 1:
+            runs[-1] = (runs[-1][0], port)
+        else:
+            runs.append((port, port))
+    return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in runs)
+
+
+def listening_ports(first: int, last: int) -> list[int]:
+    """TCP ports in ``first``..``last`` that a local socket listens on, IPv4 and IPv6."""
+    ports: set[int] = set()
+    for family in ("tcp", "tcp6"):
+        try:
+            # /proc/net is the main thread's namespace, this is the caller's.
+            text = Path("/proc/thread-self/net", family).read_text(encoding="ascii")
+        except OSError:
+            continue  # no IPv6 here
+        for line in text.splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTEN:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return sorted(port for port in ports if first <= port <= last)
+
+
+class Sysctls:
+    """Changes sysctls and puts the old values back on exit.
+
+    A value that somebody else changed meanwhile is left alone. Used as a context manager
+    or closed by :meth:`restore`, from the network namespace in which it set them.
+    """
+
+    def __init__(self) -> None:
+        self._old: dict[str, tuple[str, str]] = {}
+        self._reserved: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.restore()
+
+    def set(self, name: str, value: str) -> None:
+        """Set a sysctl and remember what it was. Raises SysctlError."""
+        old = self._old.get(name, (read(name), ""))[0]
+        _write(name, value)
+        self._old[name] = (old, read(name))
+
+    def reserve_ports(self, first: int, last: int) -> list[str]:
+        """Keep the kernel from giving out source ports ``first``..``last`` (inclusive).
+
+        Adds to what is reserved already. Returns warnings for the operator: sockets that
+        listen there, whose clients' packets would be taken for probe answers. Raises
+        SysctlError.
+        """
+        before = parse_ports(read(_RESERVED))
+        ours = set(range(first, last + 1)) - before
+        if ours:
+            _write(_RESERVED, format_ports(before | ours))
+            self._reserved |= ours
+        return [
+            f"a local socket listens on TCP port {port}, inside the probe port range "
+            f"{first}-{last}: choose another range, or move the listener"
+            for port in listening_ports(first, last)
+        ]
+
+    def restore(self) -> None:
+        """Put everything back; of the reserved ports only those that were added.
+
+        Raises SysctlError after trying all. Calling it again does nothing.
+        """
+        faults: list[str] = []
+        while self._old:
+            name, (old, ours) = self._old.popitem()
+            try:
+                if read(name) == ours:
+                    _write(name, old)
+            except SysctlError as error:
+                faults.append(str(error))
+        if self._reserved:
+            try:
+                _write(_RESERVED, format_ports(parse_ports(read(_RESERVED)) - self._reserved))
+            except SysctlError as error:
+                faults.append(str(error))
+            self._reserved = set()
+        if faults:
+            raise SysctlError("; ".join(faults))
+
+
+def exists(name: str) -> bool:
+    """Whether this kernel, and this namespace, has the sysctl."""
+    return os.path.exists(_path(name))

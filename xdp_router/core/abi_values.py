@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enumerations and structs of ``ebpf/abi.h`` as values. :mod:`.abi` makes them from bytes.
+
+Addresses and ports are host-order integers, MAC addresses are 6 bytes, times are as named.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from .model import FlowKey, Forwarding, Mode, Orphans, Reason
+
+
+class Kind(enum.IntEnum):
+    """Which entry of a flow a ``pending_flows`` key names; ``flow_table`` keys use NONE."""
+
+    NONE = 0
+    SEEN = 1
+    FORWARD = 2
+    REPLY = 3
+
+
+class TcpState(enum.IntEnum):
+    """TCP detail of an established flow (``enum xr_tcp_state``)."""
+
+    NONE = 0
+    ESTABLISHED = 1
+    CLOSING = 2
+    KILLED = 3
+
+
+class Direction(enum.IntEnum):
+    """Which way an entry's packets go (``enum xr_direction``)."""
+
+    FORWARD = 0
+    REPLY = 1
+
+
+class EventType(enum.IntEnum):
+    """What a ring buffer record tells (``enum xr_event_type``)."""
+
+    FIRST_PACKET = 1
+    PROBE_REPLY = 2
+    ESTABLISHED = 3
+    XDP_DECIDED = 4
+
+
+class Stage(enum.IntEnum):
+    """Slots of the ``stages`` program array (``enum xr_stage``)."""
+
+    SYN = 0
+    DECIDE = 1
+    SEGMENT = 2
+    REPLY = 3
+    PROBE = 4
+    ICMP = 5
+
+
+class Counter(enum.IntEnum):
+    """Slots of the ``counters`` map; names and order are those of ``XR_COUNTERS``."""
+
+    pass_malformed = 0
+    pass_other_mac = 1
+    pass_not_ipv4 = 2
+    pass_not_tcp = 3
+    pass_fragment = 4
+    pass_not_service = 5
+    first_packet = 6
+    syn_held_again = 7
+    syn_retransmit = 8
+    syn_on_live_flow = 9
+    syn_reopened = 10
+    ring_full = 11
+    budget_global = 12
+    budget_service = 13
+    heartbeat_stale = 14
+    deadline_passed = 15
+    frame_too_long = 16
+    pending_insert_failed = 17
+    pending_reply_taken = 18
+    decided_fallback = 19
+    decided_hash = 20
+    refused_no_backend = 21
+    refused_by_daemon = 22
+    promoted = 23
+    promote_conflict = 24
+    promote_table_full = 25
+    orphan_hashed = 26
+    orphan_reset = 27
+    orphan_dropped = 28
+    probe_synack = 29
+    probe_rst = 30
+    probe_unreachable = 31
+    probe_unverified = 32
+    reinjected = 33
+    fin_outside_window = 34
+    rst_outside_window = 35
+    closing_revoked = 36
+    killed_reset = 37
+    ttl_exceeded = 38
+    fragment_dropped = 39
+    no_path = 40
+    tail_call_missed = 41
+    event_lost = 42
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceValue:
+    """``struct service``, a value of ``services``."""
+
+    deadline_ns: int
+    stateless_until_ns: int
+    event_interval_ns: int
+    event_burst_ns: int
+    id: int
+    first_backend: int
+    backend_count: int
+    fallback: int
+    mode: Mode
+    forwarding: Forwarding
+    orphans: Orphans
+    hash_active: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendValue:
+    """``struct backend``, a value of ``backends``."""
+
+    addr: int
+    port: int
+    proto: int
+    flags: int
+    service: int
+    ifindex: int
+    probe_addr: int
+    dmac: bytes
+    smac: bytes
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingValue:
+    """``struct pending_flow``, a value of ``pending_flows``."""
+
+    seen_ns: int
+    last_seen_ns: int
+    packets: int
+    octets: int
+    isn: int
+    backend: int
+    service: int
+    ifindex: int
+    new_saddr: int
+    new_daddr: int
+    new_sport: int
+    new_dport: int
+    dmac: bytes
+    smac: bytes
+    latency_ns: int
+    fppl_ns: int
+    synack_us: int
+    syn_data: int
+    wscale: int
+    flags: int
+    mode: Mode
+    reason: Reason
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEntryValue:
+    """``struct flow_entry``, a value of ``flow_table``: one direction of a flow."""
+
+    last_seen_ns: int
+    packets: int
+    octets: int
+    seq_next: int
+    ack: int
+    window: int
+    state: TcpState
+    flags: int
+    wscale: int
+    direction: Direction
+    new_saddr: int
+    new_daddr: int
+    new_sport: int
+    new_dport: int
+    l3_delta: int
+    l4_delta: int
+    backend: int
+    ifindex: int
+    in_mac: bytes
+    dmac: bytes
+    smac: bytes
+    mode: Mode
+    reason: Reason
+    service: int
+    seen_ns: int
+    established_ns: int
+    isn: int
+    latency_ns: int
+    fppl_ns: int
+    synack_us: int
+    first_data_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventHeader:
+    """``struct event``, the head of every ring buffer record. ``key`` is as the bytes say."""
+
+    time_ns: int
+    key: FlowKey
+    service: int
+    backend: int
+    ifindex: int
+    seq: int
+    frame_len: int
+    type: int
+    detail: int
+    reason: int
+    wscale: int
+    syn_data: int
+    fppl_ns: int
+    synack_us: int
+    seen_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceValue:
+    """``struct interface``, keyed by ifindex."""
+
+    mac: bytes
+    virtual_mac: bytes
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlValue:
+    """``struct control``, the one value of ``control``. Only the daemon writes it."""
+
+    heartbeat_ns: int
+    heartbeat_stale_ns: int
+    reinject_mark: int
+    pending_idle_ns: int
+    flow_idle_ns: int
+    orphan_window_ns: int
+    event_interval_ns: int
+    event_burst_ns: int
+    probe_key: tuple[int, int]
+    abi_version: int
+    generation: int
+    probe_port_min: int
+    probe_port_max: int

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed reading of configuration tables, and the collecting of what is wrong with them.
+
+A reader that meets a bad value notes the problem and returns the default, so that one pass
+finds all problems. Nobody may use what was read while there are problems.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from .address import format_addr, parse_endpoint
+from .errors import ConfigError, ConfigProblem
+from .model import Endpoint
+from .toml_lines import Path, key_lines
+
+T = TypeVar("T")
+
+MS = 1_000_000
+S = 1_000_000_000
+
+_UNITS = {"ns": 1, "us": 1_000, "ms": MS, "s": S, "m": 60 * S, "h": 3600 * S}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,63}")
+_PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_FLAGS = {"service": "--service", "backend": "--backend", "mode": "--mode"}
+
+
+def format_duration(value_ns: int) -> str:
+    """Shortest exact form with one unit, as ``50ms``."""
+    for unit in ("h", "m", "s", "ms", "us"):
+        if value_ns and value_ns % _UNITS[unit] == 0:
+            return f"{value_ns // _UNITS[unit]}{unit}"
+    return f"{value_ns}ns" if value_ns else "0s"
+
+
+class Problems:
+    """What is wrong with one file, or with the command line if there is no ``text``."""
+
+    def __init__(self, path: str, text: str | None) -> None:
+        self._path = path
+        self._text = text
+        self._lines: dict[Path, int] | None = None
+        self._found: list[ConfigProblem] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, where: Path, detail: str, expected: str) -> None:
+        """Note a problem with the value at ``where``, which may be absent."""
+        self.add_at(self._line(where), self._key(where), detail, expected)
+
+    def add_at(self, line: int, key: str, detail: str, expected: str) -> None:
+        """Note a problem at a line that is known."""
+        self._found.append(ConfigProblem(self._path, line, key, detail, expected))
+
+    def found(self, where: Path, found: str, expected: str) -> None:
+        """Note that ``found`` is there, where ``expected`` should be."""
+        self.add(where, f"found {found}, expected {expected}", expected)
+
+    def error(self) -> ConfigError:
+        """All problems as one error, in the order of the file, each once."""
+        return ConfigError(sorted(dict.fromkeys(self._found), key=lambda problem: problem.line))
+
+    def section(self, where: Path) -> str:
+        """How the operator writes an element of the array of tables at ``where``."""
+        keys = [part for part in where if isinstance(part, str)]
+        if self._text is None:
+            return f"{_FLAGS[keys[-1]]} ADDR:PORT"
+        return f"[[{'.'.join(keys)}]]"
+
+    def _key(self, where: Path) -> str:
+        keys = [part for part in where if isinstance(part, str)]
+        if self._text is not None:
+            return ".".join(keys)
+        return next((_FLAGS[key] for key in reversed(keys) if key in _FLAGS), "")
+
+    def _line(self, where: Path) -> int:
+        if self._text is None:
+            return 0
+        if self._lines is None:
+            self._lines = key_lines(self._text)
+        # A key that is missing is a problem of the table that should have it.
+        while where and where not in self._lines:
+            where = where[:-1]
+        return self._lines.get(where, 1)
+
+
+class Table:
+    """One table of the document; remembers which keys were asked for."""
+
+    def __init__(self, values: Mapping[str, Any], where: Path, problems: Problems) -> None:
+        self._values = values
+        self._where = where
+        self._problems = problems
+        self._known: list[str] = []
+
+    def found(self, key: str, found: str, expected: str) -> None:
+        """Note a problem with ``key``."""
+        self._problems.found((*self._where, key), found, expected)
+
+    def refuse_unknown(self) -> None:
+        """Note every key that nobody asked for."""
+        for key in self._values:
+            if key not in self._known:
+                known = ", ".join(sorted(self._known))
+                self._problems.add(
+                    (*self._where, key), f"unknown key, expected one of: {known}", known
+                )
+
+    def table(self, key: str) -> Table:
+        """The table at ``key``; an empty one if there is none."""
+        value = self._get(key, dict, f"a table, [{key}]", {})
+        return Table(value, (*self._where, key), self._problems)
+
+    def tables(self, key: str, at_least_one: bool) -> list[Table]:
+        """The array of tables at ``key``."""
+        where = (*self._where, key)
+        section = self._problems.section(where)
+        value = self._get(key, list, f"tables, {section}", None)
+        if at_least_one and (value == [] or key not in self._values):
+            self.found(key, "none", f"at least one {section}")
+        entries = []
+        for index, entry in enumerate(value or ()):
+            if isinstance(entry, dict):
+                entries.append(Table(entry, (*where, index), self._problems))
+            else:
+                self._problems.found((*where, index), _describe(entry), f"a table, {section}")
+        return entries
+
+    def integer(self, key: str, default: int, low: int, high: int) -> int:
+        """Whole number from ``low`` to ``high``."""
+        expected = f"a whole number from {low} to {high}"
+        value: int = self._get(key, int, expected, default)
+        if value != default and not low <= value <= high:
+            self.found(key, str(value), expected)
+            return default
+        return value
+
+    def duration(self, key: str, default_ns: int, low_ns: int, high_ns: int) -> int:
+        """Nanoseconds of a duration such as ``"50ms"``."""
+        expected = (
+            f'a duration from "{format_duration(low_ns)}" to "{format_duration(high_ns)}", '
+            'as "50ms", "2s" or "1h"'
+        )
+        text = self._get(key, str, expected, None)
+        if text is None:
+            return default_ns
+        match = _DURATION.fullmatch(text)
+        value = Fraction(match[1]) * _UNITS[match[2]] if match else Fraction(-1)
+        if not low_ns <= value <= high_ns or value.denominator != 1:
+            self.found(key, repr(text), expected)
+            return default_ns
+        return int(value)
+
+    def name(self, key: str, default: str) -> str:
+        """A name that commands, logs and metrics can show."""
+        expected = "a name of 1 to 64 letters, digits and _ . : / @ -, with a letter or digit first"
+        text: str = self._get(key, str, expected, default)
+        if text is not default and not _NAME.fullmatch(text):
+            self.found(key, repr(text), expected)
+            return default
+        return text
+
+    def choice(
+        self, key: str, default: str, choices: Mapping[str, T], later: Sequence[str] = ()
+    ) -> T:
+        """One of ``choices``; those of ``later`` are planned words of other versions."""
+        expected = " or ".join(map(repr, choices))
+        text: str = self._get(key, str, expected, default)
+        if text in choices:
+            return choices[text]
+        if text in later:
+            detail = f"{key} {text!r} is not available in this version: use {expected}"
+            self._problems.add((*self._where, key), detail, expected)
+        else:
+            self.found(key, repr(text), expected)
+        return choices[default]
+
+    def endpoint(self, key: str, proto: int) -> Endpoint:
+        """Unicast IPv4 address and port; port 0 stands for one that was bad or missing."""
+        expected = "an IPv4 address and port, as 198.18.1.2:80"
+        bad = Endpoint(0, 0, proto)
+        text = self._get(key, str, expected, None)
+        if text is None:
+            if key not in self._values:
+                self.found(key, "nothing", expected)
+            return bad
+        try:
+            endpoint = parse_endpoint(text, proto)
+        except ValueError as error:
+            self._problems.add((*self._where, key), str(error), expected)
+            return bad
+        kind = _unusable(endpoint.addr)
+        if kind:
+            self.found(key, f"{text!r}, {kind}", "a unicast address that packets can be sent to")
+            return bad
+        return endpoint
+
+    def port_range(self, key: str, default: tuple[int, int]) -> tuple[int, int]:
+        """First and last port of a range such as ``"61000-61999"``."""
+        expected = 'a port range within 1024 to 65535, low end first, as "61000-61999"'
+        text = self._get(key, str, expected, None)
+        if text is None:
+            return default
+        match = _PORT_RANGE.fullmatch(text)
+        low, high = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not 1024 <= low <= high <= 65535:
+            self.found(key, repr(text), expected)
+            return default
+        return low, high
+
+    def _get(self, key: str, kind: type, expected: str, default: Any) -> Any:
+        self._known.append(key)
+        value = self._values.get(key)
+        if value is None:
+            return default
+        # To Python a boolean is an int; to an operator it is a mistake.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.found(key, _describe(value), expected)
+            return default
+        return value
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, bool):
+        return f"the boolean {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the string {value!r}"
+    if isinstance(value, list):
+        return "an array"
+    return "a table" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def _unusable(addr: int) -> str:
+    """Why nobody can be reached at an address, or ""."""
+    address = ipaddress.IPv4Address(addr)
+    if addr == 0xFFFFFFFF:
+        return "the broadcast address"
+    if address.is_unspecified:
+        return "the unspecified address"
+    if address.is_loopback:
+        return "a loopback address"
+    if address.is_multicast:
+        return "a multicast address"
+    if addr >> 24 == 0 or addr >> 28 == 15:
+        return f"a reserved address ({format_addr(addr & 0xFF000000)}/8)"
+    return ""

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened: the input of :class:`xdp_router.core.engine.Engine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .model import FlowKey, Mode, ProbeAnswer, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPacket:
+    """XDP holds the first packet of a flow and waits for a decision."""
+
+    key: FlowKey
+    service: int
+    ifindex: int
+    seen_ns: int
+    isn: int
+    syn_data: int
+    wscale: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReply:
+    """A verified answer to a probe, time-stamped by XDP."""
+
+    backend_addr: int
+    backend_port: int
+    probe_port: int
+    seq: int
+    answer: ProbeAnswer
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSent:
+    """The executor sent (or failed to send: ``sent_ns`` 0) the probe of a SendProbe command."""
+
+    backend: int
+    probe_port: int
+    seq: int
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BindingWritten:
+    """The binding of a WriteBinding command is in the kernel; this side decided."""
+
+    key: FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class BindingTaken:
+    """Somebody decided first: ``backend`` (maybe NO_BACKEND: refused), by ``mode``/``reason``."""
+
+    key: FlowKey
+    backend: int
+    mode: Mode
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTupleTaken:
+    """The backend's reply tuple belongs to another flow: try the next candidate."""
+
+    key: FlowKey
+    backend: int
+
+
+@dataclass(frozen=True, slots=True)
+class BindingFailed:
+    """The kernel refused the binding for another reason (``error`` says which)."""
+
+    key: FlowKey
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEstablished:
+    """XDP verified the handshake and moved the flow to ``flow_table``."""
+
+    key: FlowKey
+    backend: int
+    established_ns: int
+    synack_us: int
+    fppl_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class XdpDecided:
+    """XDP walked the degrade chain by itself."""
+
+    key: FlowKey
+    service: int
+    backend: int
+    mode: Mode
+    reason: Reason
+    seen_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClosed:
+    """The flow's entries were aged out; the last figures from its entry."""
+
+    key: FlowKey
+    first_data_us: int
+    closed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """A backend became usable (``up``) or not: route, neighbour."""
+
+    backend: int
+    up: bool
+
+
+Event = (
+    FirstPacket
+    | ProbeReply
+    | ProbeSent
+    | BindingWritten
+    | BindingTaken
+    | ReplyTupleTaken
+    | BindingFailed
+    | FlowEstablished
+    | XdpDecided
+    | FlowClosed
+    | BackendState
+)

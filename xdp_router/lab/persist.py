@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labs that outlive the process which built them: ``xdp-router lab up`` and ``down``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import libc, processes
+from .errors import LabError
+from .lab import DEFAULT_PREFIX, Lab
+from .namespace import remove_name
+from .spec import LabSpec
+from .state import LabState
+
+DEFAULT_DIRECTORY = Path("/run/xdp-router/lab")
+DEFAULT_NETNS_DIR = Path("/run/netns")
+
+_PARTS = r"(client|router|be\d+|delay\d+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What ``down`` found and removed."""
+
+    processes: int
+    mounts: int
+    namespaces: tuple[str, ...]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there was no trace of a lab."""
+        return not (self.processes or self.mounts or self.namespaces)
+
+
+def up(
+    spec: LabSpec,
+    *,
+    directory: Path = DEFAULT_DIRECTORY,
+    prefix: str = DEFAULT_PREFIX,
+    netns_dir: Path = DEFAULT_NETNS_DIR,
+) -> Lab:
+    """Build a lab that stays, with a bpffs of its own at ``directory``/bpf.
+
+    The returned lab's ``close`` only lets go of it. Spawn further processes (the daemon) with its
+    ``router.spawn``: they are recorded, and ``down`` ends them.
+    Raises LabError if a lab is up already, or a part of one; nothing is left of a failed attempt.
+    """
+    with _locked(directory) as held:
+        if LabState.load(held) is not None:
+            raise LabError(
+                f"a lab is up already in {held}: use it, or run 'xdp-router lab down' first"
+            )
+        state = LabState(held, prefix, netns_dir, spec)
+        state.save()
+        lab = Lab(spec, prefix=prefix, state=state)
+        try:
+            state.bpffs.mkdir()
+            libc.mount("bpf", str(state.bpffs), "bpf")
+            lab.build()
+            state.complete = True
+            state.save()
+        except BaseException:
+            lab.close()
+            _remove(held, prefix, netns_dir)
+            raise
+        return lab
+
+
+def open_lab(directory: Path = DEFAULT_DIRECTORY) -> Lab:
+    """The lab that is up. Raises LabError if there is none, or only a part of one."""
+    directory = directory.resolve()
+    state = LabState.load(directory)
+    if state is None:
+        raise LabError(f"no lab is up in {directory}: run 'xdp-router lab up' first")
+    if not state.complete:
+        raise LabError(
+            f"the lab in {directory} was not finished: run 'xdp-router lab down', then 'lab up'"
+        )
+    lab = Lab(state.spec, prefix=state.prefix, state=state)
+    lab.adopt()
+    return lab
+
+
+def down(
+    *,
+    directory: Path = DEFAULT_DIRECTORY,
+    prefix: str = DEFAULT_PREFIX,
+    netns_dir: Path = DEFAULT_NETNS_DIR,
+) -> Removed:
+    """Remove a lab, a part of one, or none: it can always be called again.
+
+    ``prefix`` and ``netns_dir`` matter only if the state file is lost.
+    Raises LabError while another up or down is at work.
+    """
+    if not directory.exists():
+        return Removed(0, 0, _remove_names(prefix, netns_dir))
+    with _locked(directory) as held:
+        with contextlib.suppress(LabError):  # an unreadable state: go by mark and prefix
+            state = LabState.load(held)
+            if state is not None:
+                ended = processes.end(state.processes)
+                removed = _remove(held, state.prefix, state.netns_dir)
+                return Removed(ended + removed.processes, removed.mounts, removed.namespaces)
+        return _remove(held, prefix, netns_dir)
+
+
+def _remove(directory: Path, prefix: str, netns_dir: Path) -> Removed:
+    ended = processes.end(processes.marked(directory))
+    mounts = 0
+    with contextlib.suppress(OSError):  # EINVAL, ENOENT: nothing (more) is mounted
+        while True:
+            libc.umount(str(directory / "bpf"))
+            mounts += 1
+    names = _remove_names(prefix, netns_dir)
+    shutil.rmtree(directory)
+    return Removed(ended, mounts, names)
+
+
+def _remove_names(prefix: str, netns_dir: Path) -> tuple[str, ...]:
+    pattern = re.compile(re.escape(f"{prefix}-") + _PARTS)
+    found = sorted(netns_dir.iterdir()) if netns_dir.is_dir() else []
+    names = tuple(path.name for path in found if pattern.fullmatch(path.name))
+    for name in names:
+        remove_name(netns_dir / name)
+    return names
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[Path]:
+    """Hold the directory, made if need be, against other ups and downs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory = directory.resolve()
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not _lock(fd, directory):
+            raise LabError(f"another 'lab up' or 'lab down' is at work in {directory}: try again")
+        yield directory
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, directory: Path) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A down that held the lock before us may have removed the directory meanwhile.
+        return os.fstat(fd).st_ino == os.stat(directory).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
