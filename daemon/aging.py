@@ -78,7 +78,6 @@ class Ager:
             abi.TcpState.NONE: linger,
             abi.TcpState.ESTABLISHED: idle,
             abi.TcpState.CLOSING: linger,
-            abi.TcpState.KILLED: linger,
         }
 
     def _remove_if_over(

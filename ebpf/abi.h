@@ -145,10 +145,9 @@ struct hash_table {
 XR_ASSERT_SIZE(hash_table, 4088);
 
 /* pending_flow.flags */
-#define XR_PENDING_SYNACK 0x01   /* REPLY: isn is valid */
-#define XR_PENDING_REFUSED 0x02  /* FORWARD: answer with RST */
-#define XR_PENDING_PROMOTED 0x04 /* SEEN: flow is in flow_table */
-#define XR_PENDING_CLOSED 0x08   /* SEEN: RST seen before the handshake was complete */
+#define XR_PENDING_SYNACK 0x01  /* REPLY: isn is valid */
+#define XR_PENDING_REFUSED 0x02 /* FORWARD: answer with RST */
+#define XR_PENDING_CLOSED 0x04  /* FORWARD: RST seen before the handshake was complete */
 
 /*
  * A flow between its first packet and its verified ACK: up to three entries, one a
@@ -188,7 +187,6 @@ enum xr_tcp_state {
 	XR_TCP_NONE = 0,
 	XR_TCP_ESTABLISHED = 1,
 	XR_TCP_CLOSING = 2, /* FIN both ways or RST, inside the window: a hint */
-	XR_TCP_KILLED = 3,  /* its backend died: every client segment gets a RST */
 };
 
 enum xr_direction {
@@ -197,9 +195,8 @@ enum xr_direction {
 };
 
 /* flow_entry.flags */
-#define XR_FLOW_FIN 0x01   /* this side's FIN was seen inside the window */
-#define XR_FLOW_RST 0x02   /* likewise its RST */
-#define XR_FLOW_ADOPTED 0x04
+#define XR_FLOW_FIN 0x01 /* this side's FIN was seen inside the window */
+#define XR_FLOW_RST 0x02 /* likewise its RST */
 
 /* One direction of an established flow. The first 64 bytes are what a packet touches. */
 struct flow_entry {
@@ -220,17 +217,17 @@ struct flow_entry {
 	__u16 l3_delta; /* what rewriting adds to the one's complement sums, RFC 1624 */
 	__u16 l4_delta;
 	__u32 backend;
-	__u32 ifindex;   /* REPLY: egress; FORWARD: the ingress it was promoted on */
-	__u8 in_mac[6];  /* our MAC that this direction's frames are addressed to */
-	__u8 dmac[6];    /* REPLY: next hop to the client */
-	__u8 smac[6];    /* REPLY: our MAC on that side */
+	__u32 ifindex;  /* REPLY: egress; FORWARD: the ingress it was promoted on */
+	__u8 in_mac[6]; /* our MAC that this direction's frames are addressed to */
+	__u8 dmac[6];   /* REPLY: next hop to the client */
+	__u8 smac[6];   /* REPLY: our MAC on that side */
 	__u8 mode;
 	__u8 reason;
 	__u32 service;
-	__u64 seen_ns;       /* first packet of the flow */
+	__u64 seen_ns;        /* first packet of the flow */
 	__u64 established_ns; /* promotion */
-	__u32 isn;           /* this side's */
-	__u32 latency_ns;    /* first packet seen -> decided */
+	__u32 isn;            /* this side's */
+	__u32 latency_ns;     /* first packet seen -> decided */
 	__u32 fppl_ns;
 	__u32 synack_us;     /* first packet seen -> SYN-ACK */
 	__u32 first_data_us; /* first packet seen -> this side's first payload; 0: none yet */
@@ -334,49 +331,48 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 
 /* counters[]: why a packet was not simply forwarded, or what was done about it. */
 #define XR_COUNTERS(X)                                                                             \
-	X(pass_malformed)          /* lengths or headers do not fit: left to the kernel */         \
-	X(pass_other_mac)          /* frame for another MAC */                                     \
+	X(pass_malformed) /* lengths or headers do not fit: left to the kernel */                  \
+	X(pass_other_mac) /* frame for another MAC */                                              \
 	X(pass_not_ipv4)                                                                           \
 	X(pass_not_tcp)                                                                            \
-	X(pass_fragment)           /* later fragment: no ports, so not known to be ours */         \
+	X(pass_fragment) /* later fragment: no ports, so not known to be ours */                   \
 	X(pass_not_service)                                                                        \
-	X(first_packet)            /* SYN held and handed to the daemon */                         \
-	X(syn_held_again)          /* retransmit while its decision is open */                     \
-	X(syn_retransmit)          /* retransmit of a decided flow: same backend */                \
-	X(syn_on_live_flow)        /* other ISN on a live flow: to the bound backend */            \
-	X(syn_reopened)            /* other ISN on a closed or idle flow: a new flow */            \
+	X(first_packet)     /* SYN held and handed to the daemon */                                \
+	X(syn_held_again)   /* retransmit while its decision is open */                            \
+	X(syn_retransmit)   /* retransmit of a decided flow: same backend */                       \
+	X(syn_on_live_flow) /* other ISN on a live flow: to the bound backend */                   \
+	X(syn_reopened)     /* other ISN on a closed or idle flow: a new flow */                   \
 	X(ring_full)                                                                               \
 	X(budget_global)                                                                           \
 	X(budget_service)                                                                          \
 	X(heartbeat_stale)                                                                         \
-	X(deadline_passed)         /* SYN retransmit found its decision overdue */                 \
+	X(deadline_passed) /* SYN retransmit found its decision overdue */                         \
 	X(frame_too_long)                                                                          \
 	X(pending_insert_failed)                                                                   \
-	X(pending_reply_taken)     /* reply tuple belongs to another flow */                       \
-	X(decided_fallback)        /* by XDP */                                                    \
-	X(decided_hash)            /* by XDP */                                                    \
-	X(refused_no_backend)      /* by XDP */                                                    \
+	X(pending_reply_taken) /* reply tuple belongs to another flow */                           \
+	X(decided_fallback)    /* by XDP */                                                        \
+	X(decided_hash)        /* by XDP */                                                        \
+	X(refused_no_backend)  /* by XDP */                                                        \
 	X(refused_by_daemon)                                                                       \
 	X(promoted)                                                                                \
 	X(promote_conflict)                                                                        \
 	X(promote_table_full)                                                                      \
 	X(orphan_hashed)                                                                           \
 	X(orphan_reset)                                                                            \
-	X(orphan_dropped)          /* orphan RST: nothing to answer */                             \
+	X(orphan_dropped) /* orphan RST: nothing to answer */                                      \
 	X(probe_synack)                                                                            \
 	X(probe_rst)                                                                               \
 	X(probe_unreachable)                                                                       \
-	X(probe_unverified)        /* looks like an answer, keyed hash does not fit */             \
+	X(probe_unverified) /* looks like an answer, keyed hash does not fit */                    \
 	X(reinjected)                                                                              \
 	X(fin_outside_window)                                                                      \
 	X(rst_outside_window)                                                                      \
-	X(closing_revoked)         /* segment after FIN or RST: the flow lives on */               \
-	X(killed_reset)                                                                            \
+	X(closing_revoked) /* segment after FIN or RST: the flow lives on */                       \
 	X(ttl_exceeded)                                                                            \
-	X(fragment_dropped)        /* first fragment of service traffic */                         \
-	X(no_path)                 /* backend has no resolved route or neighbour */                \
+	X(fragment_dropped) /* first fragment of service traffic */                                \
+	X(no_path)          /* backend has no resolved route or neighbour */                       \
 	X(tail_call_missed)                                                                        \
-	X(event_lost)              /* probe reply or state change: ring full */
+	X(event_lost) /* probe reply or state change: ring full */
 
 enum xr_counter {
 #define XR_COUNTER_ENUM(name) XR_COUNT_##name,

@@ -24,6 +24,8 @@
 #include "lib/events.h"
 #include "lib/flow.h"
 #include "lib/binding.h"
+#include "lib/promote.h"
+#include "lib/syn.h"
 #include "lib/probe.h"
 
 /* Is the frame addressed to this interface, or to a virtual MAC of ours? */
@@ -37,14 +39,6 @@ static __always_inline int is_our_mac(struct xdp_md *ctx, const struct ethhdr *e
 		return 1;
 	return (interface->flags & XR_IF_VIRTUAL_MAC) &&
 	       mac_equal(eth->h_dest, interface->virtual_mac);
-}
-
-static __always_inline void service_key_of(const struct packet *p, struct endpoint_key *key)
-{
-	key->addr = p->key.daddr;
-	key->port = p->key.dport;
-	key->proto = p->key.proto;
-	key->pad = 0;
 }
 
 static __always_inline struct backend_ref *backend_of_source(const struct packet *p)
@@ -153,20 +147,6 @@ XR_SEC int xdp_router(struct xdp_md *ctx)
 	return flow_packet(ctx, &p, flow);
 }
 
-/* Both directions have been silent for their time, or have said goodbye. */
-static __always_inline int flow_is_over(const struct flow_entry *flow,
-					const struct flow_entry *peer,
-					const struct control *control, __u64 now_ns)
-{
-	__u64 last_seen_ns = flow->last_seen_ns;
-
-	if (flow->state == XR_TCP_CLOSING)
-		return 1;
-	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
-		last_seen_ns = peer->last_seen_ns;
-	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
-}
-
 static __always_inline void xdp_decided_submit(struct xdp_md *ctx, const struct packet *p,
 					       const struct pending_flow *forward, __u64 now_ns)
 {
@@ -183,161 +163,6 @@ static __always_inline void xdp_decided_submit(struct xdp_md *ctx, const struct 
 	event->reason = forward->reason;
 	event->seen_ns = forward->seen_ns;
 	events_submit(event);
-}
-
-/*
- * What becomes of a SYN. One closed set, so that each thing that can be done about it
- * stands (and is verified) once in the program.
- */
-enum syn_action {
-	SYN_PASS,
-	SYN_DROP,     /* counted where the reason is known */
-	SYN_FLOW,     /* to the established flow's backend */
-	SYN_DECIDED,  /* to the backend that FORWARD names */
-	SYN_DECIDE,   /* XDP decides by itself, in this pass */
-};
-
-struct syn {
-	const struct control *control;
-	struct service *service;
-	struct flow_entry *flow;
-	struct pending_flow *forward;
-	__u64 now_ns;
-	__u64 held_ns; /* SYN_DECIDE: since when the first packet waits */
-	__u8 reason;   /* SYN_DECIDE: enum xr_reason */
-	__u8 wscale;
-};
-
-static __always_inline int drop_syn(__u32 counter)
-{
-	count(counter);
-	return SYN_DROP;
-}
-
-static __always_inline int decide_because(struct syn *syn, __u8 reason, __u32 counter)
-{
-	count(counter);
-	syn->reason = reason;
-	return SYN_DECIDE;
-}
-
-/* A first packet: hold it and ask the daemon, or say why not. */
-static __always_inline int first_packet(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
-{
-	const struct control *control = syn->control;
-	const struct service *service = syn->service;
-	struct scratch *scratch = scratch_lookup();
-	__u64 now_ns = syn->now_ns;
-	struct pending_flow *seen;
-	struct flow_key key;
-	long result;
-
-	syn->held_ns = now_ns;
-	if (older_than(control->heartbeat_ns, control->heartbeat_stale_ns, now_ns))
-		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
-	if (p->frame_len > XR_FRAME_LARGE)
-		return decide_because(syn, XR_REASON_FRAME_TOO_LONG, XR_COUNT_frame_too_long);
-	if (!token_take(1 + service->id, service->event_interval_ns, service->event_burst_ns,
-			now_ns))
-		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_service);
-	if (!token_take(0, control->event_interval_ns, control->event_burst_ns, now_ns))
-		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_global);
-	if (!scratch)
-		return SYN_DROP;
-	seen = &scratch->pending;
-	__builtin_memset(seen, 0, sizeof(*seen));
-	seen->seen_ns = now_ns;
-	seen->last_seen_ns = now_ns;
-	seen->isn = p->seq;
-	seen->backend = XR_NO_BACKEND;
-	seen->service = service->id;
-	seen->ifindex = ctx->ingress_ifindex;
-	flow_key_of_kind(p, XR_KIND_SEEN, &key);
-	result = pending_flows_insert(&key, seen);
-	if (result == EEXIST_RESULT)
-		return drop_syn(XR_COUNT_syn_held_again); /* another CPU was first */
-	if (result)
-		return drop_syn(XR_COUNT_pending_insert_failed);
-	if (first_packet_submit(ctx, p, service, syn->wscale, now_ns))
-		return decide_because(syn, XR_REASON_RING_FULL, XR_COUNT_ring_full);
-	return drop_syn(XR_COUNT_first_packet);
-}
-
-/*
- * The ISN rule. A SYN with the ISN of the entry is a retransmit: same backend. With
- * another ISN it is a new connection only if the old one is over; else it goes to the
- * bound backend, whose own stack answers it (RFC 5961, 4): a blind SYN cuts nothing.
- */
-static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
-{
-	const struct control *control = syn->control;
-	struct endpoint_key service_key;
-	struct pending_flow *forward, *seen;
-	struct flow_key key;
-	int anew = 0;
-
-	if (syn->flow) {
-		peer_key(syn->flow, &key);
-		if (syn->flow->isn == p->seq) {
-			count(XR_COUNT_syn_retransmit);
-			return SYN_FLOW;
-		}
-		if (!flow_is_over(syn->flow, flow_table_lookup(&key), control, syn->now_ns)) {
-			count(XR_COUNT_syn_on_live_flow);
-			return SYN_FLOW;
-		}
-		flow_table_delete(&key);
-		flow_table_delete((struct flow_key *)&p->key);
-		anew = 1;
-	}
-
-	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
-	forward = pending_flows_lookup(&key);
-	syn->forward = forward;
-	if (forward && !anew) {
-		if (forward->isn == p->seq) {
-			if (forward->flags & XR_PENDING_REFUSED)
-				return SYN_DECIDED;
-			reply_key_of(forward, &key);
-			if (pending_flows_lookup(&key)) {
-				if (forward->packets)
-					count(XR_COUNT_syn_retransmit);
-				return SYN_DECIDED;
-			}
-			/* half evicted counts as undecided */
-		} else if (!(forward->flags & (XR_PENDING_REFUSED | XR_PENDING_CLOSED)) &&
-			   !older_than(forward->last_seen_ns, control->pending_idle_ns,
-				       syn->now_ns)) {
-			count(XR_COUNT_syn_on_live_flow);
-			return SYN_DECIDED;
-		}
-		anew = 1;
-	}
-
-	service_key_of(p, &service_key);
-	syn->service = services_lookup(&service_key);
-	if (!syn->service) {
-		count(XR_COUNT_pass_not_service);
-		return SYN_PASS;
-	}
-	flow_key_of_kind(p, XR_KIND_SEEN, &key);
-	seen = pending_flows_lookup(&key);
-	if (seen && !anew) {
-		if (seen->isn == p->seq) {
-			if (!older_than(seen->seen_ns, syn->service->deadline_ns, syn->now_ns))
-				return drop_syn(XR_COUNT_syn_held_again);
-			syn->held_ns = seen->seen_ns;
-			return decide_because(syn, XR_REASON_DEADLINE, XR_COUNT_deadline_passed);
-		}
-		if (!older_than(seen->seen_ns, control->pending_idle_ns, syn->now_ns))
-			return drop_syn(XR_COUNT_syn_held_again); /* a blind SYN ends no decision */
-		anew = 1;
-	}
-	if (anew) {
-		count(XR_COUNT_syn_reopened);
-		forget_pending(p, forward);
-	}
-	return first_packet(ctx, p, syn);
 }
 
 /* Goes on in stage_decide with what it has to know. */
@@ -415,18 +240,6 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	if (bind.reason == XR_REASON_ORPHAN)
 		count(XR_COUNT_orphan_hashed);
 	return pending_forward(ctx, &p, forward, bind.now_ns);
-}
-
-/* Has this segment proven that the client saw the backend's SYN-ACK? */
-static __always_inline int completes_handshake(const struct packet *p,
-					       const struct pending_flow *forward,
-					       const struct pending_flow *reply)
-{
-	if ((p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK || !(reply->flags & XR_PENDING_SYNACK))
-		return 0;
-	if (p->ack != reply->isn + 1)
-		return 0;
-	return p->seq == forward->isn + 1 || p->seq == forward->isn + 1 + forward->syn_data;
 }
 
 /* A segment without a binding, in the direction client to service only. */

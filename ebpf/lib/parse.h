@@ -68,7 +68,7 @@ struct packet {
 	__u16 ip_len;  /* IP total length: padding of the frame is not payload */
 	__u16 payload; /* TCP payload bytes */
 	__u32 frame_len;
-	__u8 flags;    /* low byte of the TCP flags */
+	__u8 flags; /* low byte of the TCP flags */
 	__u8 l3_off;
 };
 

@@ -85,8 +85,7 @@ static __always_inline int is_probe_seq(const struct control *control, __be32 ba
 					__be16 backend_port, __be16 our_port, __be32 our_addr,
 					__u32 seq)
 {
-	__u32 hash =
-		probe_hash(control->probe_key, backend_addr, backend_port, our_port, our_addr);
+	__u32 hash = probe_hash(control->probe_key, backend_addr, backend_port, our_port, our_addr);
 
 	return ((seq - hash) & PROBE_HASH_MASK) == 0;
 }

@@ -112,7 +112,7 @@ PENDING = abi.PendingValue(
     window=15,
 )
 FLOW = abi.FlowEntryValue(
-    *(1 << 50, 2, 3, 0xDEADBEEF, 5, 6, abi.TcpState.KILLED, 8, 9, abi.Direction.REPLY),
+    *(1 << 50, 2, 3, 0xDEADBEEF, 5, 6, abi.TcpState.CLOSING, 8, 9, abi.Direction.REPLY),
     *(0xC6120001, 0xC6120002, 40000, 8080, 0x1234, 0x5678, 12, 13),
     *(MAC, MAC[::-1], b"abcdef", model.Mode.FALLBACK, model.Reason.DEADLINE),
     *(14, 1 << 52, 1 << 53, 17, 18, 19, 20, 21),

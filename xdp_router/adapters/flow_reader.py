@@ -22,7 +22,6 @@ _STATES = {
     abi.TcpState.NONE: "opening",
     abi.TcpState.ESTABLISHED: "established",
     abi.TcpState.CLOSING: "closing",
-    abi.TcpState.KILLED: "killed",
 }
 
 

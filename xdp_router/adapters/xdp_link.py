@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,10 @@ def attach(
     leaves a moment without one. Raises AlreadyAttached or AttachFailed, each naming the
     interface.
     """
+    try:
+        socket.if_indextoname(ifindex)
+    except OSError as cause:
+        raise AttachFailed(f"{interface}: the interface is gone") from cause
     other = bpf.xdp_query(ifindex).prog_id
     if other and not replace:
         raise AlreadyAttached(interface, other, program_name(other))
@@ -168,8 +173,6 @@ def _refused(
     if error.errno in (errno.EBUSY, errno.EEXIST):
         other = bpf.xdp_query(ifindex).prog_id
         return AlreadyAttached(interface, other, program_name(other) if other else "")
-    if error.errno == errno.ENODEV:
-        return AttachFailed(f"{interface}: the interface is gone")
     mend = ": try --xdp-mode auto or generic" if mode is AttachMode.NATIVE else ""
     reason = _explain(interface, error)
     return AttachFailed(f"{interface}: cannot attach in {mode.value} mode, {reason}{mend}")

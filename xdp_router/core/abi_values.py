@@ -27,7 +27,6 @@ class TcpState(enum.IntEnum):
     NONE = 0
     ESTABLISHED = 1
     CLOSING = 2
-    KILLED = 3
 
 
 class Direction(enum.IntEnum):
@@ -97,12 +96,11 @@ class Counter(enum.IntEnum):
     fin_outside_window = 34
     rst_outside_window = 35
     closing_revoked = 36
-    killed_reset = 37
-    ttl_exceeded = 38
-    fragment_dropped = 39
-    no_path = 40
-    tail_call_missed = 41
-    event_lost = 42
+    ttl_exceeded = 37
+    fragment_dropped = 38
+    no_path = 39
+    tail_call_missed = 40
+    event_lost = 41
 
 
 @dataclass(frozen=True, slots=True)

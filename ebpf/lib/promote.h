@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From pending to established. A flood cannot evict a live flow: only a client that has
+ * proven that it saw the backend's SYN-ACK gets into flow_table.
+ */
+#ifndef XR_PROMOTE_H
+#define XR_PROMOTE_H
+
+#include "binding.h"
+
+static __always_inline __u8 effective_wscale(const struct pending_flow *of,
+					     const struct pending_flow *other)
+{
+	/* RFC 7323, 2.2: scaling is on only if both sides offered it */
+	if (of->wscale == XR_NO_WSCALE || other->wscale == XR_NO_WSCALE)
+		return 0;
+	return of->wscale;
+}
+
+static __always_inline void established_submit(struct xdp_md *ctx, const struct packet *p,
+					       const struct pending_flow *forward,
+					       const struct pending_flow *reply, __u64 now_ns)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, XR_EVENT_ESTABLISHED, now_ns);
+	event->service = forward->service;
+	event->backend = forward->backend;
+	event->detail = forward->mode;
+	event->reason = forward->reason;
+	event->fppl_ns = forward->fppl_ns;
+	event->synack_us = reply->synack_us;
+	event->seen_ns = forward->seen_ns;
+	events_submit(event);
+}
+
+/* Has this segment proven that the client saw the backend's SYN-ACK? */
+static __always_inline int completes_handshake(const struct packet *p,
+					       const struct pending_flow *forward,
+					       const struct pending_flow *reply)
+{
+	if ((p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK || !(reply->flags & XR_PENDING_SYNACK))
+		return 0;
+	if (p->ack != reply->isn + 1)
+		return 0;
+	return p->seq == forward->isn + 1 || p->seq == forward->isn + 1 + forward->syn_data;
+}
+
+/*
+ * Moves a flow whose handshake the client has proven (seq and ack both fit what passed
+ * here) into flow_table: reply entry first, then forward, both NOEXIST. The pending
+ * entries stay and age. Returns 0, or an error that leaves the flow pending.
+ */
+static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
+				   struct pending_flow *forward, struct pending_flow *reply,
+				   __u64 now_ns)
+{
+	struct backend *backend = backends_lookup(forward->backend);
+	struct scratch *scratch = scratch_lookup();
+	struct flow_entry *entry;
+	struct flow_key key;
+	long result;
+
+	if (!scratch || !backend)
+		return -1;
+	entry = &scratch->entry;
+	__builtin_memset(entry, 0, sizeof(*entry));
+	reply_key_of(forward, &key);
+	key.kind = XR_KIND_NONE;
+	entry->last_seen_ns = now_ns;
+	entry->packets = reply->packets;
+	entry->bytes = reply->bytes;
+	entry->seq_next = reply->isn + 1;
+	entry->ack = p->seq;
+	entry->window = reply->window;
+	entry->state = XR_TCP_ESTABLISHED;
+	entry->wscale = effective_wscale(reply, forward);
+	entry->direction = XR_DIR_REPLY;
+	entry->new_saddr = reply->new_saddr;
+	entry->new_daddr = reply->new_daddr;
+	entry->new_sport = reply->new_sport;
+	entry->new_dport = reply->new_dport;
+	entry->l3_delta = csum_delta_l3(&key, entry->new_saddr, entry->new_daddr);
+	entry->l4_delta = csum_delta_l4(&key, entry->l3_delta, entry->new_sport, entry->new_dport);
+	entry->backend = forward->backend;
+	entry->ifindex = ctx->ingress_ifindex;
+	mac_copy(entry->in_mac, backend->smac);
+	mac_copy(entry->dmac, p->eth->h_source);
+	mac_copy(entry->smac, p->eth->h_dest);
+	entry->mode = forward->mode;
+	entry->reason = forward->reason;
+	entry->service = forward->service;
+	entry->seen_ns = forward->seen_ns;
+	entry->established_ns = now_ns;
+	entry->isn = reply->isn;
+	entry->latency_ns = forward->latency_ns;
+	entry->fppl_ns = forward->fppl_ns;
+	entry->synack_us = reply->synack_us;
+	result = flow_table_insert(&key, entry);
+	if (result) {
+		count(result == EEXIST_RESULT ? XR_COUNT_promote_conflict
+					      : XR_COUNT_promote_table_full);
+		return result;
+	}
+
+	entry->packets = forward->packets;
+	entry->bytes = forward->bytes;
+	entry->seq_next = p->seq;
+	entry->ack = p->ack;
+	entry->window = (__u32)p->window << effective_wscale(forward, reply);
+	entry->wscale = effective_wscale(forward, reply);
+	entry->direction = XR_DIR_FORWARD;
+	entry->new_saddr = forward->new_saddr;
+	entry->new_daddr = forward->new_daddr;
+	entry->new_sport = forward->new_sport;
+	entry->new_dport = forward->new_dport;
+	entry->l3_delta = csum_delta_l3(&p->key, entry->new_saddr, entry->new_daddr);
+	entry->l4_delta =
+		csum_delta_l4(&p->key, entry->l3_delta, entry->new_sport, entry->new_dport);
+	mac_copy(entry->in_mac, p->eth->h_dest);
+	entry->isn = forward->isn;
+	flow_key_of_kind(p, XR_KIND_NONE, &key);
+	result = flow_table_insert(&key, entry);
+	if (result) {
+		count(result == EEXIST_RESULT ? XR_COUNT_promote_conflict
+					      : XR_COUNT_promote_table_full);
+		reply_key_of(forward, &key);
+		key.kind = XR_KIND_NONE;
+		flow_table_delete(&key);
+		return result;
+	}
+	count(XR_COUNT_promoted);
+	established_submit(ctx, p, forward, reply, now_ns);
+	return 0;
+}
+
+#endif
