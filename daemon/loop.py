@@ -18,7 +18,7 @@ from xdp_router.core.abi import decode_event
 from xdp_router.core.commands import Command
 from xdp_router.core.engine import Engine
 from xdp_router.core.errors import AbiError
-from xdp_router.core.events import Event
+from xdp_router.core.events import Event, ProbeSent
 
 from .executor import Executor
 
@@ -75,12 +75,22 @@ class EngineLoop:
         self._arm()
 
     def run(self, commands: Iterable[Command]) -> None:
-        """Execute commands, and those that follow from their answers, in order."""
+        """Execute commands, and those that follow from their answers, in order.
+
+        That a probe was sent is told last: each microsecond before the next probe leaves, or
+        before a held frame does, is a client's.
+        """
         queue = deque(commands)
+        sent: list[Event] = []
         execute, handle = self._executor.execute, self._engine.handle
-        while queue:
+        while queue or sent:
+            if not queue:
+                queue.extend(handle(sent.pop(0), time.monotonic_ns()))
+                continue
             answer = execute(queue.popleft())
-            if answer is not None:
+            if isinstance(answer, ProbeSent):
+                sent.append(answer)
+            elif answer is not None:
                 queue.extend(handle(answer, time.monotonic_ns()))
 
     def _readable(self) -> None:

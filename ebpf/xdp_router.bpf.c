@@ -229,8 +229,10 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.now_ns = scratch->decide.now_ns;
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
-	if (decide(ctx, &p, service, &bind) != BIND_DONE)
+	if (decide(ctx, &p, service, &bind) != BIND_DONE) {
+		forget_pending(&p, 0); /* the client may try again from the same port */
 		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);
+	}
 	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key);
 	if (!forward) /* evicted at once: newer ones fill the table */
@@ -283,7 +285,7 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 		return pending_forward(ctx, &p, forward, now_ns);
 	reply_key_of(forward, &key);
 	reply = pending_flows_lookup(&key);
-	if (reply && completes_handshake(&p, forward, reply)) {
+	if (reply && is_reply_of(&p, reply) && completes_handshake(&p, forward, reply)) {
 		long result = promote(ctx, &p, forward, reply, now_ns);
 
 		if (!result || result == EEXIST_RESULT) {

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import click
 
+from xdp_router.adapters.control import ControlError
 from xdp_router.cli import render
 
 from .context import ClientAddress, Context, json_option, pass_context
 
 DEFAULT_LIMIT = 1000
+CLIENTS_PER_QUESTION = 200
+"""So that the daemon answers each question within a millisecond or two."""
 
 
 def _matches(flow: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
@@ -30,6 +33,28 @@ def _matches(flow: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
         for name, value in wanted.items()
         if value is not None
     )
+
+
+def _add_candidates(context: Context, rows: Sequence[dict[str, Any]]) -> None:
+    """Fill in the candidates that the daemon still keeps; without a daemon they stay empty."""
+    clients = list(dict.fromkeys(row["client"] for row in rows))
+    kept: dict[str, list[dict[str, Any]]] = {}
+    try:
+        for start in range(0, len(clients), CLIENTS_PER_QUESTION):
+            chunk = clients[start : start + CLIENTS_PER_QUESTION]
+            kept.update(context.ask("decisions", clients=chunk))
+    except ControlError:
+        pass  # the maps are the answer; what the daemon knows is an addition
+    for row in rows:
+        candidates = kept.get(row["client"])
+        if not candidates:
+            continue
+        # The client's port may since have been used for another service: its race says nothing
+        # about a flow whose winner did not take part.
+        if row["decision"]["mode"] != "race" or any(
+            candidate["backend"] == row["backend"] for candidate in candidates
+        ):
+            row["decision"]["candidates"] = candidates
 
 
 @click.command()
@@ -63,7 +88,11 @@ def flows(
     rows = list(islice((flow for flow in found if _matches(flow, wanted)), limit + 1))
     more = len(rows) > limit
     del rows[limit:]
-    render.json_out(rows) if as_json else render.flows(rows)
+    if as_json:
+        _add_candidates(context, rows)
+        render.json_out(rows)
+    else:
+        render.flows(rows)
     if more:
         click.echo(f"There are more than {limit} flows: --limit shows more.", err=True)
 

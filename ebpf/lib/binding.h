@@ -72,14 +72,24 @@ static __always_inline void reply_key_of(const struct pending_flow *forward, str
 	key->pad = 0;
 }
 
+/* Does a REPLY entry belong to the packet's flow? Another service may share the backend. */
+static __always_inline int is_reply_of(const struct packet *p, const struct pending_flow *reply)
+{
+	return reply->new_saddr == p->key.daddr && reply->new_sport == p->key.dport;
+}
+
+/* Removes what is pending about the packet's flow. `forward` may be 0. */
 static __always_inline void forget_pending(const struct packet *p,
 					   const struct pending_flow *forward)
 {
+	struct pending_flow *reply;
 	struct flow_key key;
 
 	if (forward && forward->backend != XR_NO_BACKEND) {
 		reply_key_of(forward, &key);
-		pending_flows_delete(&key);
+		reply = pending_flows_lookup(&key);
+		if (reply && is_reply_of(p, reply))
+			pending_flows_delete(&key);
 	}
 	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
 	pending_flows_delete(&key);
@@ -140,8 +150,7 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	result = pending_flows_insert(&reply, value);
 	if (result == EEXIST_RESULT) {
 		theirs = pending_flows_lookup(&reply);
-		if (!theirs || theirs->new_saddr != p->key.daddr ||
-		    theirs->new_sport != p->key.dport) {
+		if (!theirs || !is_reply_of(p, theirs)) {
 			count(XR_COUNT_pending_reply_taken);
 			return BIND_TUPLE_TAKEN;
 		}

@@ -21,6 +21,24 @@ static __always_inline void peer_key(const struct flow_entry *flow, struct flow_
 	key->pad = 0;
 }
 
+/*
+ * The other direction's entry, or 0. Two services may share a backend, and so a reply
+ * tuple: an entry that sends elsewhere belongs to another flow.
+ */
+static __always_inline struct flow_entry *peer_of(const struct flow_key *key,
+						  const struct flow_entry *flow)
+{
+	struct flow_entry *peer;
+	struct flow_key other;
+
+	peer_key(flow, &other);
+	peer = flow_table_lookup(&other);
+	if (!peer || peer->new_saddr != key->daddr || peer->new_sport != key->dport ||
+	    peer->new_daddr != key->saddr || peer->new_dport != key->sport)
+		return 0;
+	return peer;
+}
+
 /* Does the segment overlap what its receiver is ready to take? */
 static __always_inline int in_window(const struct packet *p, const struct flow_entry *receiver)
 {
@@ -40,11 +58,8 @@ static __always_inline int starts_in_window(const struct packet *p,
 /* A FIN or RST. Returns 0 when it lies outside the window and must change nothing. */
 static __always_inline int flow_closing(const struct packet *p, struct flow_entry *flow)
 {
-	struct flow_entry *peer;
-	struct flow_key key;
+	struct flow_entry *peer = peer_of(&p->key, flow);
 
-	peer_key(flow, &key);
-	peer = flow_table_lookup(&key);
 	if (!peer)
 		return 0;
 	if (p->flags & TCP_RST) {
@@ -70,11 +85,8 @@ static __always_inline int flow_closing(const struct packet *p, struct flow_entr
 /* New data after the end: the FIN or RST was not the peers' own. The flow lives on. */
 static __always_inline void flow_revoke_closing(const struct packet *p, struct flow_entry *flow)
 {
-	struct flow_entry *peer;
-	struct flow_key key;
+	struct flow_entry *peer = peer_of(&p->key, flow);
 
-	peer_key(flow, &key);
-	peer = flow_table_lookup(&key);
 	if (!peer || !in_window(p, peer))
 		return;
 	flow->state = XR_TCP_ESTABLISHED;

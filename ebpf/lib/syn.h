@@ -114,22 +114,27 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 {
 	const struct control *control = syn->control;
 	struct endpoint_key service_key;
-	struct pending_flow *forward, *seen;
+	struct pending_flow *forward, *reply, *seen;
 	struct flow_key key;
 	int anew = 0;
 
 	if (syn->flow) {
-		peer_key(syn->flow, &key);
+		struct flow_entry *peer = peer_of(&p->key, syn->flow);
+
 		if (syn->flow->isn == p->seq) {
 			count(XR_COUNT_syn_retransmit);
 			return SYN_FLOW;
 		}
-		if (!flow_is_over(syn->flow, flow_table_lookup(&key), control, syn->now_ns)) {
+		if (!flow_is_over(syn->flow, peer, control, syn->now_ns)) {
 			count(XR_COUNT_syn_on_live_flow);
 			return SYN_FLOW;
 		}
+		if (peer) {
+			peer_key(syn->flow, &key);
+			flow_table_delete(&key);
+		}
+		flow_key_of_kind(p, XR_KIND_NONE, &key);
 		flow_table_delete(&key);
-		flow_table_delete((struct flow_key *)&p->key);
 		anew = 1;
 	}
 
@@ -141,7 +146,8 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 			if (forward->flags & XR_PENDING_REFUSED)
 				return SYN_DECIDED;
 			reply_key_of(forward, &key);
-			if (pending_flows_lookup(&key)) {
+			reply = pending_flows_lookup(&key);
+			if (reply && is_reply_of(p, reply)) {
 				if (forward->packets)
 					count(XR_COUNT_syn_retransmit);
 				return SYN_DECIDED;

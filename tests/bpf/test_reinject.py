@@ -96,10 +96,11 @@ def test_mark_goes_in_and_egress_comes_out(length: int, programs: dict[str, int]
 
 
 def test_buffers_do_not_leak_between_frames(programs: dict[str, int]) -> None:
-    """A short frame after a long one comes back short, and an old egress is not given again."""
+    """Frames of changing length come back whole, and an old egress is not given again."""
     runner = Reinjector(programs["echo"], MARK)
     runner.run(bytes([7]) * 1514, LOOPBACK)
     assert runner.run(bytes(60), LOOPBACK) == (XDP_REDIRECT, 101, b"\xab" + bytes(59))
+    assert len(runner.run(bytes(1514), LOOPBACK)[2]) == 1514
     unmarked = Reinjector(programs["echo"], MARK + 1)
     assert unmarked.run(bytes(60), LOOPBACK) == (XDP_DROP, 0, bytes(60))
 

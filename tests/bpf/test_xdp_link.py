@@ -20,6 +20,7 @@ from xdp_router.adapters.xdp_link import (
     AttachFailed,
     AttachMode,
     attach,
+    detach_pinned,
     open_link,
     program_name,
 )
@@ -202,6 +203,26 @@ def test_a_pinned_link_outlives_its_creator(bpffs: Path) -> None:
             assert gone.ifindex == 0
             gone.close()
             pin.unlink()
+
+    run()
+
+
+def test_detaching_by_the_pins(bpffs: Path) -> None:
+    """All that is still attached is detached and named; a link that lost its interface is not."""
+
+    @in_fresh_netns
+    def run() -> None:
+        with veth("wan0") as first, program("mine") as mine:
+            with veth("wan1") as second:
+                for name, index in (("wan0", first), ("wan1", second)):
+                    link = attach(mine, name, index, None)
+                    link.pin(link_pin(bpffs, name))
+                    link.close()
+            assert detach_pinned(bpffs) == ["wan0"]
+            assert bpf.xdp_query(first).prog_id == 0
+            assert detach_pinned(bpffs) == []
+            for pin in pinned_links(bpffs).values():
+                pin.unlink()
 
     run()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, SERVICES, STATUS
-from xdp_router.adapters.control import CommandError
+from xdp_router.adapters.control import CommandError, NoDaemon
 from xdp_router.cli.commands.context import Context
 from xdp_router.cli.main import main
 
@@ -31,9 +32,16 @@ class _Router:
         self.limits: list[int] = []
         self.rows: list[dict[str, Any]] = FLOWS
         self.read = 0
+        self.kept: dict[str, list[dict[str, Any]]] | None = None
 
     def ask(self, control: str, command: str, args: dict[str, object]) -> Any:
         self.asked.append((control, command, args))
+        if command == "decisions":
+            if self.kept is None:
+                raise NoDaemon(f"no daemon listens on {control}")
+            clients = args["clients"]
+            assert isinstance(clients, list)
+            return {client: self.kept[client] for client in clients if client in self.kept}
         return ANSWERS[command]
 
     def open(self, pins: str) -> _Router:
@@ -44,7 +52,7 @@ class _Router:
         self.limits.append(limit)
         for row in self.rows[:limit]:
             self.read += 1
-            yield row
+            yield copy.deepcopy(row)
 
     def counters(self) -> dict[str, int]:
         return {"first_packet": 12, "ring_full": 0}
@@ -117,11 +125,34 @@ def test_paths_come_from_option_environment_or_default(router: _Router) -> None:
 
 
 def test_flows_are_read_without_the_daemon(router: _Router) -> None:
-    """flows reads the maps alone, and --json has the rows as they are."""
+    """flows reads the maps alone; --json asks for candidates, and does without them silently."""
     result = _run(router, "flows", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == FLOWS
+    assert result.stderr == ""
+    router.asked.clear()
+    assert _run(router, "flows").exit_code == 0
     assert not router.asked
+
+
+def test_flows_have_the_candidates_that_the_daemon_keeps(router: _Router) -> None:
+    """Each decision gets its candidates; a race of another service's flow is not mixed up."""
+    joined = {**FLOWS[2], "client": "198.18.0.2:40003"}
+    router.rows = [FLOWS[0], FLOWS[1], FLOWS[2], joined]
+    won = [{"backend": name, "rtt_us": 20.0, "answer": "synack"} for name in ("b1", "b2")]
+    others = [{"backend": "c1", "rtt_us": 20.0, "answer": "synack"}]
+    router.kept = {FLOWS[0]["client"]: won, FLOWS[1]["client"]: won, FLOWS[2]["client"]: others}
+    rows = json.loads(_run(router, "flows", "--json").stdout)
+    assert [row["decision"]["candidates"] for row in rows] == [won, won, [], []]
+
+
+def test_flows_ask_the_daemon_in_small_portions(router: _Router) -> None:
+    """No question has more than 200 clients, and none is asked about twice."""
+    router.kept = {}
+    router.rows = [{**FLOWS[0], "client": f"198.18.0.2:{1 + n % 450}"} for n in range(900)]
+    _run(router, "flows", "--json")
+    portions = [args["clients"] for _, _, args in router.asked]
+    assert [len(portion) for portion in portions if isinstance(portion, list)] == [200, 200, 50]
 
 
 def test_flows_stop_at_the_limit_and_say_so(router: _Router) -> None:

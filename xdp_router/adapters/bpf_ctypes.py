@@ -181,5 +181,5 @@ def checked(action: str, name: str, *arguments: object) -> int:
 
 def hint(code: int) -> str:
     if code == errno.EPERM:
-        return "needs CAP_BPF and CAP_NET_ADMIN: run it as root"
+        return "needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root"
     return ""

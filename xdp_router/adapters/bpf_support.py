@@ -14,7 +14,8 @@ from .bpf_ctypes import UnsupportedHost, VerifierError
 from .bpf_syscall import prog_load
 
 _HELPER_XDP_LOAD_BYTES = 189
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_BPF": 39}
+# CAP_PERFMON: without it the verifier refuses the comparison of packet pointers.
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_BPF": 39, "CAP_PERFMON": 38}
 _CAP_SYS_ADMIN = 21
 
 
@@ -39,7 +40,7 @@ def require_support() -> None:
     missing = missing_capabilities(_effective_capabilities())
     if missing:
         raise UnsupportedHost(
-            f"missing {' and '.join(missing)}: run as root, "
+            f"missing {', '.join(missing)}: run as root, "
             "or give the service these capabilities (AmbientCapabilities=)"
         )
     if _kernel_version() < (5, 11):  # BPF memory was charged to RLIMIT_MEMLOCK until then

@@ -71,15 +71,11 @@ def replace_map_fds(instructions: bytes, fds: Mapping[int, int]) -> bytes:
     BPF_PSEUDO_MAP_FD. Raises KeyError on an fd that is not in ``fds``.
     """
     code = bytearray(instructions)
-    offset = 0
-    while offset < len(code):
+    for offset in range(0, len(code), 8):  # a load's second half has opcode 0
         opcode, registers = code[offset], code[offset + 1]
-        if opcode == _BPF_LD_IMM64:
-            if registers >> 4 == _BPF_PSEUDO_MAP_FD:
-                (old,) = struct.unpack_from("=i", code, offset + 4)
-                struct.pack_into("=i", code, offset + 4, fds[old])
-            offset += 8  # its second half is no instruction of its own
-        offset += 8
+        if opcode == _BPF_LD_IMM64 and registers >> 4 == _BPF_PSEUDO_MAP_FD:
+            (old,) = struct.unpack_from("=i", code, offset + 4)
+            struct.pack_into("=i", code, offset + 4, fds[old])
     return bytes(code)
 
 

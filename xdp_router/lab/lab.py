@@ -104,6 +104,11 @@ class Lab:
         return self.spec.addresses
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What the lab's processes have in their environment beyond the caller's."""
+        return dict(self._policy.env)
+
+    @property
     def router_interfaces(self) -> tuple[str, ...]:
         """The router's interfaces: ``client0``, ``be1``, ``be2``, ..."""
         backends = range(1, len(self.spec.backends) + 1)
