@@ -11,10 +11,12 @@ BIN := .venv/bin
 CLANG ?= clang
 CLANG_FORMAT ?= clang-format
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 OBJECT := ebpf/xdp_router.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
+BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c)
 # The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
 MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')
 # Relative names in the line information: an object does not tell where it was built.
@@ -46,12 +48,12 @@ check: deps ## linters, types, import contracts, C format
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(CLANG_FORMAT) --dry-run -Werror $(BPF_SOURCES) $(BPF_HEADERS)
+	$(CLANG_FORMAT) --dry-run -Werror $(BPF_SOURCES) $(BPF_HEADERS) $(BENCH_SOURCES)
 
 format: deps ## format Python and C in place
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
-	$(CLANG_FORMAT) -i $(BPF_SOURCES) $(BPF_HEADERS)
+	$(CLANG_FORMAT) -i $(BPF_SOURCES) $(BPF_HEADERS) $(BENCH_SOURCES)
 
 test: deps ## all tests; as root (sudo make test), else those that need root are skipped
 	@$(MAKE) build
@@ -63,7 +65,7 @@ demo: deps ## three backends, one of them slow, and the router between them; as 
 
 bench: bench-deps ## measure, print a table, write bench-results/; as root
 	@$(MAKE) build
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 dist: deps build ## wheel and sdist with the compiled program, in dist/
 	@$(BIN)/python tools/dist.py dist

@@ -6,6 +6,8 @@
 
 Shutdown is the reverse: every step registers its undo and goes on. A SIGKILL runs none of
 them: the pinned links keep the data plane at work, and ``detach`` cleans up.
+
+Commands are answered from ready on: until then nothing here gives up the event loop.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -24,29 +28,34 @@ from xdp_router.adapters import netlink, xdp_link
 from xdp_router.adapters.bpf_support import require_support
 from xdp_router.adapters.control import ControlServer
 from xdp_router.adapters.dataplane import DataPlane, instance_dir, link_pin
+from xdp_router.adapters.host_checks import check_interface, check_service, merge_uncertain
+from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
-from xdp_router.adapters.probe_socket import ProbeSocket, ProbeTarget
+from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.adapters.sysctl import Sysctls
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.core.events import BackendState, FlowClosed
 from xdp_router.core.model import NO_BACKEND, Backend, Decision
 from xdp_router.core.probe_sequence import ProbeHashes, probe_seq
 from xdp_router.core.selection import build_table
 
 from .aging import Ager
 from .executor import Executor
+from .garbage import GarbageKeeper
 from .kernel_state import KernelState
-from .loaders import make_loader
 from .logs import Sampler
 from .loop import EngineLoop
+from .network import Network
 from .notify import notify
 from .views import decision_line, handlers
 
 DECISION_LINES_PER_SECOND = 100
+QUIET = 200
+"""Open decisions up to which a look at all of them takes no noticeable time."""
+
 _log = structlog.get_logger()
 
 
@@ -72,49 +81,39 @@ class Router:
         self.started_s = time.monotonic()
         self.links: list[xdp_link.XdpLink] = []
         self.program_id = 0
-        self.paths: dict[int, tuple[netlink.Path | None, str]] = {}
         self.decisions_total = 0
         self.decisions_by_service: dict[int, int] = {}
-        self._names: dict[int, str] = {}
         self._backends = [backend for service in config.services for backend in service.backends]
-        self._by_addr: dict[int, list[Backend]] = {}
-        for backend in self._backends:
-            self._by_addr.setdefault(backend.endpoint.addr, []).append(backend)
         self._service_names = {service.id: service.name for service in config.services}
         self._backend_names = {backend.id: backend.name for backend in self._backends}
         self._sampler = Sampler(DECISION_LINES_PER_SECOND)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def interface_name(self, ifindex: int) -> str:
-        """Name of an interface that was seen; its number otherwise."""
-        return self._names.get(ifindex, str(ifindex))
-
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
         found = self._check_interfaces()
-        resolutions = netlink.resolve_paths(self._by_addr)
-        netlink.require_attached(
-            resolutions.values(),
-            {link.ifindex for link in found},
-            {addr: backends[0].name for addr, backends in self._by_addr.items()},
-        )
+        names = {backend.endpoint.addr: backend.name for backend in reversed(self._backends)}
+        resolutions = netlink.resolve_paths(names)
+        netlink.require_attached(resolutions.values(), {link.ifindex for link in found}, names)
         require_support()
-        control = ControlServer(self.options.control, handlers(self), self._control_fault)
-        await control.start()
-        undo.push_async_callback(control.close)
+        self._report_host(found)
+        self._control = ControlServer(self.options.control, handlers(self), self._control_fault)
+        await self._control.start()
+        undo.push_async_callback(self._control.close)
         self._reserve_ports(undo)
         self._load(undo)
         self._start_engine(undo)
         for link in found:
-            self._names[link.ifindex] = link.name
-            self.state.set_interface(link)
+            self.network.attached(link)
         for addr, resolution in resolutions.items():
-            self._path_changed(addr, resolution.path, resolution.reason)
+            self.network.path_changed(addr, resolution.path, resolution.reason)
         for link in found:
             self._attach(link, undo)
         self.state.open_services()
-        self._watch(undo)
+        self._watch(undo, names)
+        undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
+        self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
         self.ready = True
         _log.info(
             "ready",
@@ -149,6 +148,15 @@ class Router:
             found.append(link)
         return found
 
+    def _report_host(self, found: list[netlink.LinkInfo]) -> None:
+        native = self.options.mode is not xdp_link.AttachMode.GENERIC
+        findings = [each for link in found for each in check_interface(link, native=native)]
+        for service in self.config.services:
+            findings += check_service(service.endpoint, found)
+        for finding in merge_uncertain(findings):
+            log = _log.warning if finding.certain else _log.info
+            log(finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend)
+
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
         sysctls = undo.enter_context(Sysctls())
         settings = self.config.settings
@@ -179,9 +187,8 @@ class Router:
         hashes = ProbeHashes(self.state.probe_key)
 
         def sequence(backend: Backend, probe_port: int, nonce: int) -> int:
-            path, _ = self.paths[backend.id]
             endpoint = backend.endpoint
-            source = path.source_addr if path is not None else 0
+            source = self.state.backend_value(backend.id).probe_addr
             return probe_seq(hashes.get(endpoint.addr, endpoint.port, probe_port, source), nonce)
 
         self.engine = Engine(
@@ -215,9 +222,9 @@ class Router:
         )
         self.loop.start()
         undo.callback(self.loop.stop)
-        self.ager = Ager(
-            self.state.maps.flow_table, self.state.maps.pending_flows, settings, self._closed
-        )
+        self.network = Network(self._backends, self.state, self.executor, self.loop.handle)
+        maps = self.state.maps
+        self.ager = Ager(maps.flow_table, maps.pending_flows, settings, self.loop.handle)
 
     def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
         attached = xdp_link.attach(
@@ -236,62 +243,12 @@ class Router:
                 consequence="every packet takes the slower path through the network stack",
             )
 
-    def _watch(self, undo: contextlib.AsyncExitStack) -> None:
-        watcher = netlink.PathWatcher(self._path_changed, self._link_changed)
-        watcher.start(self._by_addr)
+    def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
+        watcher = netlink.PathWatcher(self.network.path_changed, self.network.link_changed)
+        watcher.start(addrs)
         undo.callback(watcher.close)
-        undo.push_async_callback(self._cancel_tasks)
 
-    # Events from outside
-
-    def _path_changed(self, addr: int, path: netlink.Path | None, reason: str) -> None:
-        attached = {link.ifindex for link in self.links} or set(self._names)
-        if path is not None and path.ifindex not in attached:
-            reason = (
-                f"its route leaves by {self.interface_name(path.ifindex)}, which is not attached"
-            )
-            path = None
-        for backend in self._by_addr[addr]:
-            before = self.paths.get(backend.id)
-            self.paths[backend.id] = (path, reason)
-            if before is not None and before == (path, reason):
-                continue
-            if path is None:
-                self.loop.handle(BackendState(backend.id, up=False))
-            self.state.set_path(backend.id, path)
-            endpoint = backend.endpoint
-            target = ProbeTarget(path, endpoint.addr, endpoint.port) if path else None
-            self.executor.set_target(backend.id, target)
-            if path is not None:
-                self.loop.handle(BackendState(backend.id, up=True))
-                _log.info(
-                    "backend_up",
-                    backend=backend.name,
-                    interface=self.interface_name(path.ifindex),
-                    next_hop=path.dmac.hex(":"),
-                )
-            else:
-                _log.warning("backend_down", backend=backend.name, reason=reason)
-
-    def _link_changed(self, event: netlink.LinkEvent) -> None:
-        link = event.link
-        if link.ifindex not in {attached.ifindex for attached in self.links}:
-            return
-        self._names[link.ifindex] = link.name
-        if event.what == "deleted":
-            _log.error(
-                "interface_gone",
-                interface=link.name,
-                mend="attach again when it is back: xdp-routerd detach, then attach",
-            )
-            self.sender.forget(link.ifindex)
-            return
-        if event.what == "mac":
-            self.state.set_interface(link)
-        _log.info("interface_changed", interface=link.name, what=event.what)
-
-    def _closed(self, event: FlowClosed) -> None:
-        self.loop.handle(event)
+    # What has happened
 
     def _log_decision(self, decision: Decision) -> None:
         self.decisions_total += 1
@@ -319,8 +276,11 @@ class Router:
 
     # Tasks
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _is_quiet(self) -> bool:
+        return self.engine.open_decisions <= QUIET and not self._control.connections
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
 
@@ -340,10 +300,27 @@ async def run(config: RouterConfig, options: AttachOptions) -> None:
     """Attach and serve until SIGTERM or SIGINT. Raises what kept it from starting."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_log_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _log_hangup)
     router = Router(config, options)
     async with contextlib.AsyncExitStack() as undo:
         await router.serve(undo, stop)
         _log.info("detaching", interfaces=list(options.interfaces))
     _log.info("stopped")
+
+
+def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception that nobody caught, in a callback or a task: the loop goes on."""
+    error = context.get("exception")
+    _log.error("fault", message=context["message"], error=repr(error) if error else None)
+
+
+def _log_hangup() -> None:
+    _log.warning(
+        "reload_not_supported",
+        signal="SIGHUP",
+        consequence="nothing has changed",
+        mend="stop the daemon and start it with the new configuration",
+    )

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.dataplane import (
     NoInstance,
     find_instances,
@@ -14,7 +16,6 @@ from xdp_router.adapters.dataplane import (
     pinned_links,
     remove_pins,
 )
-from xdp_router.adapters.xdp_link import open_link
 from xdp_router.core.errors import XdpRouterError
 
 _ALIVE_NS = 1_000_000_000
@@ -42,11 +43,11 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
                 "by itself"
             )
         for name, pin in pinned_links(found.path).items():
-            link = open_link(pin, name)
+            fd = bpf.open_pinned(str(pin))
             try:
-                link.detach()
+                bpf.link_detach(fd)  # from whichever network namespace
             finally:
-                link.close()
+                os.close(fd)
             yield f"{name}: detached"
         remove_pins(found.path)
         done.add(found.path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Sequence
 
 from xdp_router.adapters.bpf_ctypes import BpfError
@@ -24,6 +23,7 @@ from xdp_router.core.commands import (
     SetBackendUp,
     WriteBinding,
 )
+from xdp_router.core.errors import AbiError
 from xdp_router.core.events import (
     BindingFailed,
     BindingTaken,
@@ -72,10 +72,18 @@ class Executor:
         else:
             self._targets[backend] = target
 
+    def forget_interface(self, ifindex: int) -> None:
+        """An interface is gone: nothing can be sent there any more."""
+        self._sender.forget(ifindex)
+
     def execute(self, command: Command) -> Event | None:
         """Carry out one command. Returns the event that answers it, if it has one."""
         if isinstance(command, WriteBinding):
-            return self._write_binding(command)
+            try:
+                return self._write_binding(command)
+            except (BpfError, AbiError) as error:
+                # Told like any other refusal, or the decision would stay open for ever.
+                return BindingFailed(command.first.key, str(error))
         if isinstance(command, Reinject):
             self._reinject(command.first)
         elif isinstance(command, SendProbe):
@@ -152,8 +160,3 @@ class Executor:
         else:
             # Dropped, and counted by XDP under its reason: the client's retransmit comes.
             self.counters["reinject_not_forwarded"] += 1
-
-    @staticmethod
-    def now_ns() -> int:
-        """CLOCK_MONOTONIC, the clock of ``bpf_ktime_get_ns``."""
-        return time.monotonic_ns()

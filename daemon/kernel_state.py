@@ -8,18 +8,18 @@ rewrites one value and nothing is read back.
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 import time
 
 from xdp_router.adapters.bpf_maps import Maps
-from xdp_router.adapters.bpf_syscall import possible_cpus
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.host import LinkInfo
 from xdp_router.adapters.names import Names
 from xdp_router.adapters.netlink import Path
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
-from xdp_router.core.model import Backend, Service
+from xdp_router.core.model import Backend, Endpoint, Service
 
 _NO_MAC = bytes(6)
 _NS_PER_S = 1_000_000_000
@@ -28,10 +28,13 @@ _NS_PER_S = 1_000_000_000
 def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
     """One CPU's share of ``rate`` events a second: (interval_ns, burst_ns).
 
-    The share is even; where all first packets arrive on one CPU, that one has ``rate / CPUs``.
+    The share is even among the CPUs that are online; where all first packets arrive on one of
+    them, that one has ``rate / CPUs``.
     """
-    interval_ns = _NS_PER_S * possible_cpus() // rate
-    return interval_ns, max(interval_ns, interval_ns * burst // possible_cpus())
+    # Not the possible ones: a virtual machine may have room for a hundred more than it has.
+    cpus = os.cpu_count() or 1
+    interval_ns = _NS_PER_S * cpus // rate
+    return interval_ns, max(interval_ns, interval_ns * burst // cpus)
 
 
 class KernelState:
@@ -52,6 +55,7 @@ class KernelState:
         settings = self._config.settings
         now_ns = time.monotonic_ns()
         self.maps.tokens.fill(0, 0, now_ns - _NS_PER_S)
+        indexed: set[Endpoint] = set()
         for service in self._config.services:
             interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
             value = abi.ServiceValue(
@@ -71,11 +75,11 @@ class KernelState:
             self._services[service.id] = (service, value)
             self.maps.tokens.fill(1 + service.id, 0, now_ns - _NS_PER_S)
             self._names.write_service(service.id, service.name)
-            indexed = {endpoint for endpoint, _ in self.maps.backend_index.items()}
             for backend in service.backends:
                 self._write_backend(backend, service)
                 # One address may serve two services; the first one answers for its probes.
                 if backend.endpoint not in indexed:
+                    indexed.add(backend.endpoint)
                     self.maps.backend_index.write(backend.endpoint, backend.id, service.id)
 
     def open_services(self) -> None:

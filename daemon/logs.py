@@ -18,7 +18,7 @@ def configure(log_format: str, stream: Any = None) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event=20)
+        else structlog.dev.ConsoleRenderer(colors=out.isatty())
     )
     structlog.configure(
         processors=[

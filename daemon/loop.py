@@ -51,6 +51,7 @@ class EngineLoop:
         self._heartbeat: asyncio.TimerHandle | None = None
         self.records = 0
         self.bad_records = 0
+        self.faults = 0
 
     def start(self) -> None:
         """Begin, in the running loop."""
@@ -71,8 +72,21 @@ class EngineLoop:
 
     def handle(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
-        self.run(self._engine.handle(event, time.monotonic_ns()))
+        self._feed(event)
         self._arm()
+
+    def _feed(self, event: Event) -> None:
+        try:
+            commands = self._engine.handle(event, time.monotonic_ns())
+        except Exception as error:
+            self._failed(type(event).__name__, error)
+        else:
+            self.run(commands)
+
+    def _failed(self, about: str, error: Exception) -> None:
+        """A fault about one flow must not cost the others their held packets."""
+        self.faults += 1
+        _log.error("fault", about=about, error=repr(error))
 
     def run(self, commands: Iterable[Command]) -> None:
         """Execute commands, and those that follow from their answers, in order.
@@ -84,26 +98,40 @@ class EngineLoop:
         sent: list[Event] = []
         execute, handle = self._executor.execute, self._engine.handle
         while queue or sent:
-            if not queue:
-                queue.extend(handle(sent.pop(0), time.monotonic_ns()))
-                continue
-            answer = execute(queue.popleft())
-            if isinstance(answer, ProbeSent):
-                sent.append(answer)
-            elif answer is not None:
-                queue.extend(handle(answer, time.monotonic_ns()))
+            current: Event | Command
+            try:
+                if not queue:
+                    current = sent.pop(0)
+                    queue.extend(handle(current, time.monotonic_ns()))
+                    continue
+                current = queue.popleft()
+                answer = execute(current)
+                if isinstance(answer, ProbeSent):
+                    sent.append(answer)
+                elif answer is not None:
+                    queue.extend(handle(answer, time.monotonic_ns()))
+            except Exception as error:
+                self._failed(type(current).__name__, error)
 
     def _readable(self) -> None:
-        for record in self._ring.drain(RECORDS_PER_WAKEUP):
-            self.records += 1
-            try:
-                event = decode_event(record)
-            except AbiError as error:
-                self.bad_records += 1
-                _log.error("bad_record", error=str(error))
-                continue
-            self.run(self._engine.handle(event, time.monotonic_ns()))
+        left = RECORDS_PER_WAKEUP
+        # Again until it is empty: a near backend's answer is there before the last probe has
+        # left, and a turn of the event loop costs more than the decision.
+        while left > 0 and (records := self._ring.drain(left)):
+            left -= len(records)
+            for record in records:
+                self._take(record)
         self._arm()
+
+    def _take(self, record: bytes) -> None:
+        self.records += 1
+        try:
+            event = decode_event(record)
+        except AbiError as error:
+            self.bad_records += 1
+            _log.error("bad_record", error=str(error))
+        else:
+            self._feed(event)
 
     def _arm(self) -> None:
         """Keep one timer, for the engine's next deadline. One that is early costs nothing."""
@@ -119,10 +147,17 @@ class EngineLoop:
 
     def _expire(self) -> None:
         self._timer = None
-        self.run(self._engine.expire(time.monotonic_ns()))
+        now_ns = time.monotonic_ns()
+        try:
+            commands = self._engine.expire(now_ns)
+        except Exception as error:
+            self._failed("expire", error)
+            return  # not at once again: the next event arms the timer
+        self.run(commands)
         self._arm()
 
     def _tick(self) -> None:
         assert self._loop is not None
-        self._beat(time.monotonic_ns())
+        # First the next beat: one that fails must not be the last.
         self._heartbeat = self._loop.call_later(self._interval_s, self._tick)
+        self._beat(time.monotonic_ns())

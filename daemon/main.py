@@ -7,8 +7,8 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration error.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,15 @@ from xdp_router import __version__
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, ControlError
 from xdp_router.adapters.dataplane import DEFAULT_ROOT
 from xdp_router.adapters.host import HostError
+from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.sysctl import SysctlError
 from xdp_router.adapters.xdp_link import AttachMode
 from xdp_router.core.config import RouterConfig, config_from_flags, parse_config
 from xdp_router.core.errors import ConfigError, XdpRouterError
 
-from . import logs
+from . import logs, streams
 from .app import AttachOptions, run
 from .detach import detach_interfaces
-from .loaders import CHOICES
 
 _MODES = {"auto": None, "native": AttachMode.NATIVE, "generic": AttachMode.GENERIC}
 _EXIT_CONFIG = 2
@@ -179,11 +179,9 @@ def attach(
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
-    logs.configure(log_format)
+    streams.hold_standard_streams()
+    logs.configure(log_format, streams.SurvivingStream(sys.stderr))
     options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins)
-    # Start-up objects live for ever: keep the collector from walking them in the hot path.
-    gc.collect()
-    gc.freeze()
     asyncio.run(run(config, options))
 
 

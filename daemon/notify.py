@@ -7,6 +7,8 @@ import contextlib
 import os
 import socket
 
+_KIND = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+
 
 def notify(state: str) -> None:
     """Send ``state``, such as ``READY=1``, to $NOTIFY_SOCKET if there is one."""
@@ -15,9 +17,9 @@ def notify(state: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    # A supervisor that has gone is no reason to stop.
+    # A supervisor that is gone or does not read is no reason to stop or to wait.
     with (
         contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+        socket.socket(socket.AF_UNIX, _KIND) as sock,
     ):
         sock.sendto(state.encode(), address)

@@ -218,6 +218,7 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	struct bind bind = {};
 	struct flow_key key;
 	struct packet p;
+	int result;
 
 	if (parse_packet(ctx, &p) != PARSE_TCP || !scratch)
 		return XDP_PASS;
@@ -229,7 +230,8 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.now_ns = scratch->decide.now_ns;
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
-	if (decide(ctx, &p, service, &bind) != BIND_DONE) {
+	result = decide(ctx, &p, service, &bind);
+	if (result == BIND_FAILED) {
 		forget_pending(&p, 0); /* the client may try again from the same port */
 		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);
 	}
@@ -237,7 +239,8 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	forward = pending_flows_lookup(&key);
 	if (!forward) /* evicted at once: newer ones fill the table */
 		return drop(XR_COUNT_pending_insert_failed);
-	if (bind.reason == XR_REASON_DEADLINE) /* the daemon may still hold it */
+	/* the daemon still holds the frame */
+	if (bind.reason == XR_REASON_DEADLINE && result == BIND_DONE)
 		xdp_decided_submit(ctx, &p, forward, bind.now_ns);
 	if (bind.reason == XR_REASON_ORPHAN)
 		count(XR_COUNT_orphan_hashed);

@@ -98,7 +98,8 @@ static __always_inline void forget_pending(const struct packet *p,
 }
 
 enum bind_result {
-	BIND_DONE = 0, /* decided, by us or by somebody a moment before */
+	BIND_DONE = 0,
+	BIND_OTHERS, /* somebody else decided a moment before: theirs counts */
 	BIND_TUPLE_TAKEN,
 	BIND_FAILED,
 };
@@ -164,7 +165,7 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	value->new_daddr = backend->addr;
 	value->new_sport = p->key.sport;
 	value->new_dport = backend->port;
-	value->latency_ns = bind->now_ns - bind->seen_ns;
+	value->latency_ns = elapsed_ns(bind->seen_ns, bind->now_ns);
 	value->syn_data = p->payload;
 	value->wscale = bind->wscale;
 	flow_key_of_kind(p, XR_KIND_FORWARD, &forward);
@@ -175,7 +176,7 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 		theirs = pending_flows_lookup(&forward);
 		if (own_reply && theirs && theirs->backend != bind->backend)
 			pending_flows_delete(&reply);
-		return BIND_DONE;
+		return BIND_OTHERS;
 	}
 	if (own_reply)
 		pending_flows_delete(&reply);
@@ -184,7 +185,7 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 
 /*
  * The degrade chain: configured fallback, if up, then consistent hash over backends
- * that are up. Returns BIND_DONE, or BIND_FAILED when nobody can take the flow.
+ * that are up. Returns BIND_DONE, BIND_OTHERS, or BIND_FAILED when nobody can take the flow.
  */
 static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct bind *bind)
@@ -214,7 +215,7 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 		if (result == BIND_DONE)
 			count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
 							     : XR_COUNT_decided_hash);
-		else
+		else if (result == BIND_FAILED)
 			count(XR_COUNT_pending_insert_failed);
 		return result;
 	}
@@ -230,10 +231,9 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 	if (forward->flags & XR_PENDING_REFUSED)
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
 	forward->last_seen_ns = now_ns;
-	forward->packets++;
+	if (!forward->packets++)
+		forward->fppl_ns = elapsed_ns(forward->seen_ns, now_ns);
 	forward->bytes += p->ip_len;
-	if (!forward->fppl_ns)
-		forward->fppl_ns = now_ns - forward->seen_ns;
 	rewrite_from_pending(&p->key, forward, &to);
 	return send_to_backend(ctx, p, &to, forward->backend);
 }

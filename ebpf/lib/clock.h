@@ -18,6 +18,14 @@ static __always_inline __u64 clock_coarse(void)
 	return bpf_ktime_get_coarse_ns();
 }
 
+/* Distance in nanoseconds as an entry's 32 bits hold it: 4.3 s and more are the most. */
+static __always_inline __u32 elapsed_ns(__u64 since_ns, __u64 now_ns)
+{
+	__u64 distance = now_ns > since_ns ? now_ns - since_ns : 0;
+
+	return distance > 0xffffffffU ? 0xffffffffU : (__u32)distance;
+}
+
 /* Distance in microseconds; 0 when the coarse clock makes it negative. */
 static __always_inline __u32 elapsed_us(__u64 since_ns, __u64 now_ns)
 {

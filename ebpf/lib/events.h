@@ -59,6 +59,19 @@ static __always_inline void first_packet_fill(struct event *event, struct xdp_md
 }
 
 /*
+ * Copies the frame; 0 when all of it is there. The verifier wants both bounds of the length,
+ * 1 and the room, on the very register that is passed. Linux 6.1 rejects a test further up
+ * (`if (len - 1 < room)`): it bounds the difference, or a copy that is spilled by then.
+ */
+static __always_inline long frame_copy(struct xdp_md *ctx, void *to, __u64 len, __u64 room)
+{
+	__u64 last = len - 1;
+
+	asm volatile("" : "+r"(last));
+	return last < room ? bpf_xdp_load_bytes(ctx, 0, to, last + 1) : -1;
+}
+
+/*
  * Hands the whole frame to the daemon. bpf_ringbuf_reserve wants a constant size,
  * hence two of them. Returns 0, or -1 when the ring has no room.
  */
@@ -66,28 +79,28 @@ static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct 
 					       const struct service *service, __u8 wscale,
 					       __u64 now_ns)
 {
-	__u64 len = p->frame_len;
+	__u32 len = p->frame_len;
 
-	if (len - 1 < XR_FRAME_SMALL) { /* 1 .. SMALL: the verifier wants both bounds */
+	if (len <= XR_FRAME_SMALL) {
 		struct event_small *event = events_reserve_small();
 
 		if (!event)
 			return -1;
 		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
-		if (bpf_xdp_load_bytes(ctx, 0, event->frame, len)) {
+		if (frame_copy(ctx, event->frame, len, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;
 		}
 		events_submit(event);
 		return 0;
 	}
-	if (len - 1 < XR_FRAME_LARGE) {
+	if (len <= XR_FRAME_LARGE) {
 		struct event_large *event = events_reserve_large();
 
 		if (!event)
 			return -1;
 		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
-		if (bpf_xdp_load_bytes(ctx, 0, event->frame, len)) {
+		if (frame_copy(ctx, event->frame, len, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;
 		}

@@ -198,8 +198,10 @@ static __always_inline __u8 parse_window_scale(struct xdp_md *ctx, const struct 
 	for (i = 0; i < TCP_OPTIONS_MAX && at < length; i++) { /* each takes a byte at least */
 		__u8 *option = options + at;
 
-		if ((void *)(option + 3) > data_end || option[0] == TCPOPT_END)
-			break; /* a scale in the frame's last bytes has 3 of them */
+		/* A scale has 3 bytes: fewer left in the header hold none, and the payload
+		 * behind is not looked at. */
+		if (at + 3 > length || (void *)(option + 3) > data_end || option[0] == TCPOPT_END)
+			break;
 		if (option[0] == TCPOPT_WINDOW_SCALE && option[1] == 3)
 			return option[2] > WINDOW_SCALE_MAX ? WINDOW_SCALE_MAX : option[2];
 		if (option[0] != TCPOPT_NOP && option[1] < 2)

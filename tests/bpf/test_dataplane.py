@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.bpf_programs import LOADERS, SMALL, real_loader
+from tests.support.bpf_programs import LOADERS, SMALL, real_loader, trivial_program
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import Control
@@ -31,6 +31,7 @@ from xdp_router.adapters.map_specs import (
     ENTRY_PROGRAM,
     MAP_SPECS,
     STAGE_PROGRAMS,
+    DeclaredMap,
     ProgramMismatch,
     Sizes,
 )
@@ -50,12 +51,10 @@ class _Broken:
         return self
 
     @property
-    def maps(self) -> dict[str, object]:
+    def maps(self) -> dict[str, DeclaredMap]:
         return {}
 
-    def load(self, map_fds: object) -> dict[str, int]:
-        from tests.support.bpf_programs import trivial_program
-
+    def load(self, map_fds: Mapping[str, int]) -> dict[str, int]:
         return {ENTRY_PROGRAM: trivial_program(ENTRY_PROGRAM)}
 
     def close(self) -> None:
@@ -162,7 +161,7 @@ def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
     """A program that does not fit: an error that names what is missing; no pin, no fd."""
     before = _open_fds()
     with pytest.raises(ProgramMismatch, match=r"stage_syn.*make build"):
-        DataPlane.create(_Broken(), SMALL, instance_dir(bpffs, ["eth0"]))  # type: ignore[arg-type]
+        DataPlane.create(_Broken(), SMALL, instance_dir(bpffs, ["eth0"]))
     assert _open_fds() == before
     assert not (bpffs / "v1").exists()
 

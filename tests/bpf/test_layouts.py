@@ -160,9 +160,9 @@ def test_fields(name: str, header: Btf) -> None:
             both = b"".join(n.to_bytes(4, "little") for n in (1, 2))
             assert pack(**{python: (1, 2)}) == _expected(size, member, both)
         else:
-            order = "big" if member.type.startswith("__be") else "little"
+            wire = member.type.startswith("__be")
             number = int.from_bytes(bytes(range(1, member.size + 1)), "big")
-            content = number.to_bytes(member.size, order)  # type: ignore[arg-type]
+            content = number.to_bytes(member.size, "big" if wire else "little")
             assert pack(**{python: number}) == _expected(size, member, content), field
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
-from xdp_router.lab.ethtool import Offload, get_offload, set_offload
+from xdp_router.linux.ethtool import Offload, active_features, get_offload, set_offload
 
 
 @pytest.mark.parametrize("offload", list(Offload))
@@ -30,3 +30,20 @@ def test_missing_interface_is_named() -> None:
     """The error names the interface."""
     with pytest.raises(OSError, match="nowhere0"):
         get_offload("nowhere0", Offload.GRO)
+
+
+@in_fresh_netns
+def test_features_by_name() -> None:
+    """The features that are on go by the kernel's names, and follow the switches."""
+    with IPRoute() as netlink:
+        netlink.link("add", ifname="v0", kind="veth", peer={"ifname": "v1"})
+    set_offload("v0", Offload.GRO, False)
+    set_offload("v0", Offload.TX_CHECKSUM, True)
+    assert "tx-checksum-ip-generic" in active_features("v0")
+    assert "rx-gro" not in active_features("v0")
+    set_offload("v0", Offload.GRO, True)
+    set_offload("v0", Offload.TX_CHECKSUM, False)
+    assert "tx-checksum-ip-generic" not in active_features("v0")
+    assert "rx-gro" in active_features("v0")
+    with pytest.raises(OSError, match="nowhere0"):
+        active_features("nowhere0")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.netns import LabFactory
 from xdp_router.lab import BackendSpec, Lab, LabSpec, Namespace, links, xdp_stub
-from xdp_router.lab.ethtool import Offload, get_offload
+from xdp_router.linux.ethtool import Offload, get_offload
 
 pytest_plugins = ("tests.support.netns",)
 

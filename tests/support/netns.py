@@ -98,15 +98,21 @@ def bpffs(private_mounts: Path) -> Iterator[Path]:
     directory.rmdir()
 
 
+@contextlib.contextmanager
+def running_lab(spec: LabSpec, **options: Any) -> Iterator[Lab]:
+    """A lab for fixtures of any scope; the leak check looks after it."""
+    options.setdefault("prefix", unique_prefix())
+    with Lab(spec, **options) as lab:
+        _directories.append(lab.directory)
+        yield lab
+
+
 @pytest.fixture
 def make_lab(private_mounts: Path) -> Iterator[LabFactory]:
     """Builds labs that end with the test: ``make_lab(LabSpec(...))``."""
     with contextlib.ExitStack() as labs:
 
         def make(spec: LabSpec, **options: Any) -> Lab:
-            options.setdefault("prefix", unique_prefix())
-            lab = labs.enter_context(Lab(spec, **options))
-            _directories.append(lab.directory)
-            return lab
+            return labs.enter_context(running_lab(spec, **options))
 
         yield make

@@ -30,6 +30,7 @@ _IDLE_S: Final = 60.0  # a connection without a request is closed
 _HANDLER_S: Final = 30.0
 _SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
 _MODE: Final = 0o660
+_DIRECTORY_MODE: Final = 0o755
 
 
 class ControlError(Exception):
@@ -70,6 +71,16 @@ def _probe_socket(path: Path) -> bool:
         return True
 
 
+def _make_directory(directory: Path) -> None:
+    """Make the socket's directory if there is none; the socket's own mode says who may talk."""
+    if not directory.is_dir():
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(errno.ENOTDIR, f"{directory} is not a directory") from error
+        directory.chmod(_DIRECTORY_MODE)  # whatever the umask
+
+
 class ControlServer:
     """Serves requests from the running event loop.
 
@@ -90,6 +101,11 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._identity: tuple[int, int] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return len(self._writers)
 
     async def start(self) -> None:
         """Listen. A dead daemon's socket is replaced. Raises ControlInUse, ControlError."""
@@ -118,7 +134,7 @@ class ControlServer:
         path = self._path
         with contextlib.ExitStack() as undo:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _make_directory(path.parent)
                 if _probe_socket(path):
                     raise ControlInUse(
                         f"another xdp-routerd listens on {path}: stop it, or choose another "

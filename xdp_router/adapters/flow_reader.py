@@ -87,12 +87,11 @@ class PlaneFlows:
                 if row is not None:
                     yield row
 
-    def _established(
-        self, key: bytes, value: bytes, entry: abi.FlowEntryValue
-    ) -> dict[str, Any]:
+    def _established(self, key: bytes, value: bytes, entry: abi.FlowEntryValue) -> dict[str, Any]:
         raw = self._maps.flow_table.read(abi.peer_key(key, value))
         reply = abi.unpack_flow_entry(raw) if raw is not None else None
-        last_seen_ns = max(entry.last_seen_ns, reply.last_seen_ns if reply else 0)
+        # The data plane notes traffic by the coarse clock, which may lag behind the precise one.
+        last_seen_ns = max(entry.seen_ns, entry.last_seen_ns, reply.last_seen_ns if reply else 0)
         row = self._row(key, entry.service, entry.backend)
         row.update(
             backend_address=f"{abi.format_addr(entry.new_daddr)}:{entry.new_dport}",

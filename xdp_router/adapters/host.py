@@ -41,7 +41,14 @@ _IFF_LOWER_UP = 0x10000
 _RTN_UNICAST = 1
 _RTN_LOCAL = 2
 _NTF_USE = 0x01
-_XDP_MODES = {0: "none", 1: "native", 2: "generic", 3: "offload", 4: "multiple"}
+# What pyroute2 makes of enum xdp_attach_mode.
+_XDP_MODES = {
+    None: "none",
+    "xdp": "native",
+    "xdpgeneric": "generic",
+    "xdpoffload": "offload",
+    "xdpmulti": "multiple",
+}
 
 NUD_INCOMPLETE = 0x01
 NUD_STALE = 0x04
@@ -78,6 +85,10 @@ class LinkInfo:
     kind: str
     ethernet: bool
     """False for tun, ip tunnels, loopback: no Ethernet header, so XDP can't forward there."""
+    lower: int = 0
+    """Number of the interface that a VLAN lies on, or of a veth's other end; 0 if unknown."""
+    lower_elsewhere: bool = False
+    """``lower`` is a number of another network namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +131,10 @@ def mac_bytes(text: str | None) -> bytes:
 def link_from_message(message: Any) -> LinkInfo:
     """Value of an RTM_NEWLINK message."""
     xdp = message.get_attr("IFLA_XDP")
-    attached = 0
+    attached = None
     prog_id = 0
     if xdp is not None:
-        attached = xdp.get_attr("IFLA_XDP_ATTACHED") or 0
+        attached = xdp.get_attr("IFLA_XDP_ATTACHED")
         for name in ("PROG_ID", "DRV_PROG_ID", "SKB_PROG_ID", "HW_PROG_ID"):
             prog_id = prog_id or xdp.get_attr(f"IFLA_XDP_{name}") or 0
     info = message.get_attr("IFLA_LINKINFO")
@@ -139,6 +150,8 @@ def link_from_message(message: Any) -> LinkInfo:
         xdp_mode=_XDP_MODES.get(attached, str(attached)),
         kind=kind or "",
         ethernet=message["ifi_type"] == _ARPHRD_ETHER,
+        lower=message.get_attr("IFLA_LINK") or 0,
+        lower_elsewhere=message.get_attr("IFLA_LINK_NETNSID") is not None,
     )
 
 

@@ -36,7 +36,7 @@ class Names:
             if raw is None:
                 continue
             number = int.from_bytes(key, "big")
-            name = raw.rstrip(b"\0").decode(errors="replace")
+            name = raw.rstrip(b"\0").decode(errors="ignore")  # a character that did not fit
             if number & _BACKEND:
                 backends[number & ~_BACKEND] = name
             else:

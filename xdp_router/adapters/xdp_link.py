@@ -17,7 +17,6 @@ from xdp_router.core.errors import XdpRouterError
 
 from . import bpf_syscall as bpf
 from .bpf_ctypes import BpfError
-from .dataplane import pinned_links
 
 
 class AttachMode(enum.Enum):
@@ -123,23 +122,6 @@ def open_link(path: Path, interface: str) -> XdpLink:
     except BaseException:
         os.close(fd)
         raise
-
-
-def detach_pinned(pin_dir: Path) -> list[str]:
-    """Detach every link that is pinned in a directory; names of the interfaces that had one.
-
-    The pins stay: removing them is the data plane's affair. Works from any network namespace.
-    """
-    detached = []
-    for interface, path in pinned_links(pin_dir).items():
-        fd = bpf.open_pinned(str(path))
-        try:
-            if bpf.link_info(fd).ifindex:
-                bpf.link_detach(fd)
-                detached.append(interface)
-        finally:
-            os.close(fd)
-    return detached
 
 
 def attached_mode(ifindex: int, link_fd: int) -> AttachMode:

@@ -79,6 +79,7 @@ _BACKEND_REF = Struct("=II")
 _HASH_TABLE = Struct(f"={HASH_SLOTS}I4x")
 _PENDING = Struct("=4Q4I12s6s6s3IH4BxxI")
 _FLOW = Struct("=3Q3I4B12sHHII6s6s6sBBIQQ5I4x")
+_PENDING_AGING = Struct("=8xQ80x")
 _FLOW_AGING = Struct("=Q28xBBxB88x")
 _EVENT = Struct("=Q16s4IH4BHIIQ")
 _TOKENS = Struct("=QQ")
@@ -383,6 +384,11 @@ def peer_key(key: Buffer, value: Buffer) -> bytes:
     """``flow_table`` key of the other direction of an entry: its new tuple, turned round."""
     new = bytes(value[40:52])
     return new[4:8] + new[0:4] + new[10:12] + new[8:10] + bytes(key[12:16])
+
+
+def iter_pending_aging(values: Buffer) -> Iterator[tuple[int]]:
+    """``(last_seen_ns,)`` of each of many ``pending_flows`` values in a row; for aging."""
+    return _PENDING_AGING.iter_unpack(values)
 
 
 def iter_flow_aging(values: Buffer) -> Iterator[tuple[int, int, int, int]]:

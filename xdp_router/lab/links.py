@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 
+from xdp_router.linux.ethtool import Offload, set_offload
+
 from . import xdp_stub
 from .errors import LabError
-from .ethtool import Offload, set_offload
 from .namespace import Namespace
 
 T = TypeVar("T")

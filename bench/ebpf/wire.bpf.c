@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The ends of a wire: a generator for live frames, a router that is nothing but a redirect,
+ * and the receivers that count.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "lib/parse.h"
+
+#define HEADERS 54 /* Ethernet, IPv4, TCP, no options */
+#define CLIENT_PORTS_SHIFT 15
+#define CLIENT_PORT_MIN 16384
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+struct wire_config {
+	__u64 random;
+	__u32 flows; /* random flows of so many; 0: a new one each frame, with an ISN */
+	__u32 next;
+	__u32 client_base; /* host byte order; flows are numbered as in flows.bpf.c */
+	__u32 ip_sum;      /* of the template without source address, not folded */
+	__u32 tcp_sum;     /* the same, without source port and sequence number */
+	__u32 redirect_to; /* bare_redirect: egress */
+	__u8 dmac[6];      /* bare_redirect: next hop */
+	__u8 smac[6];
+	__u8 head[HEADERS + 2]; /* template */
+	__u32 pad;
+};
+XR_ASSERT_SIZE(wire_config, 104);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct wire_config);
+} wire_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} wire_count SEC(".maps");
+
+/* Source address and port, network byte order -> when its SYN arrived. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u64);
+} wire_arrivals SEC(".maps");
+
+struct headers {
+	struct ethhdr eth;
+	__u8 ip[sizeof(struct iphdr)]; /* as bytes: the compiler would align them */
+	__u8 tcp[sizeof(struct tcphdr)];
+};
+
+static __always_inline struct iphdr *ip_of(struct headers *headers)
+{
+	return (void *)headers->ip;
+}
+
+static __always_inline struct tcphdr *tcp_of(struct headers *headers)
+{
+	return (void *)headers->tcp;
+}
+
+static __always_inline struct wire_config *config_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&wire_config, &zero);
+}
+
+static __always_inline struct headers *headers_of(struct xdp_md *ctx)
+{
+	struct headers *headers = (void *)(long)ctx->data;
+
+	return (void *)(headers + 1) > (void *)(long)ctx->data_end ? 0 : headers;
+}
+
+static __always_inline __u16 finish_sum(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static __always_inline void count_one(void)
+{
+	__u32 zero = 0;
+	__u64 *count = bpf_map_lookup_elem(&wire_count, &zero);
+
+	if (count)
+		(*count)++;
+}
+
+/* Live frames come back as the router left them: the headers are written anew each time. */
+SEC("xdp") int generate(struct xdp_md *ctx)
+{
+	struct wire_config *config = config_lookup();
+	struct headers *packet = headers_of(ctx);
+	__u32 flow, seq = 0, sum;
+	__be32 addr;
+	__be16 port;
+
+	if (!config || !packet)
+		return XDP_ABORTED;
+	if (config->flows) {
+		__u64 x = config->random;
+
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		config->random = x;
+		flow = (x >> 32) * config->flows >> 32;
+	} else {
+		flow = config->next++;
+		seq = xr_htonl(flow * 0x9e3779b1U);
+	}
+	addr = xr_htonl(config->client_base + (flow >> CLIENT_PORTS_SHIFT));
+	port = xr_htons(CLIENT_PORT_MIN + (flow & ((1U << CLIENT_PORTS_SHIFT) - 1)));
+	__builtin_memcpy(packet, config->head, HEADERS);
+	sum = (addr & 0xffff) + (addr >> 16);
+	ip_of(packet)->saddr = addr;
+	ip_of(packet)->check = finish_sum(config->ip_sum + sum);
+	tcp_of(packet)->source = port;
+	if (!config->flows) {
+		tcp_of(packet)->seq = seq;
+		sum += (seq & 0xffff) + (seq >> 16);
+	}
+	tcp_of(packet)->check = finish_sum(config->tcp_sum + sum + port);
+	return bpf_redirect(ctx->ingress_ifindex, 0);
+}
+
+/* What no XDP router can be faster than. */
+SEC("xdp") int bare_redirect(struct xdp_md *ctx)
+{
+	struct wire_config *config = config_lookup();
+	struct headers *packet = headers_of(ctx);
+
+	if (!config || !packet)
+		return XDP_ABORTED;
+	mac_copy(packet->eth.h_dest, config->dmac);
+	mac_copy(packet->eth.h_source, config->smac);
+	return bpf_redirect(config->redirect_to, 0);
+}
+
+static __always_inline int is_tcp(struct headers *packet)
+{
+	return packet->eth.h_proto == xr_htons(ETH_P_IP) && ip_of(packet)->protocol == IPPROTO_TCP;
+}
+
+/* Receiver: every TCP packet is counted and goes no further. */
+SEC("xdp") int count_and_drop(struct xdp_md *ctx)
+{
+	struct headers *packet = headers_of(ctx);
+
+	if (!packet || !is_tcp(packet))
+		return XDP_PASS;
+	count_one();
+	return XDP_DROP;
+}
+
+static __always_inline int is_client_syn(const struct wire_config *config, struct headers *packet)
+{
+	return is_tcp(packet) && packet->tcp[13] == TCP_SYN &&
+	       xr_ntohl(ip_of(packet)->saddr) >> 16 == config->client_base >> 16;
+}
+
+/* Receiver: clients' SYNs are counted and go no further; probes pass to the kernel. */
+SEC("xdp") int count_syns(struct xdp_md *ctx)
+{
+	struct wire_config *config = config_lookup();
+	struct headers *packet = headers_of(ctx);
+
+	if (!config || !packet || !is_client_syn(config, packet))
+		return XDP_PASS;
+	count_one();
+	return XDP_DROP;
+}
+
+/* Receiver: notes when each client's SYN arrived. */
+SEC("xdp") int time_syns(struct xdp_md *ctx)
+{
+	struct wire_config *config = config_lookup();
+	struct headers *packet = headers_of(ctx);
+	__u64 key, now_ns = bpf_ktime_get_ns();
+
+	if (!config || !packet || !is_client_syn(config, packet))
+		return XDP_PASS;
+	key = (__u64)ip_of(packet)->saddr << 16 | tcp_of(packet)->source;
+	bpf_map_update_elem(&wire_arrivals, &key, &now_ns, BPF_NOEXIST);
+	count_one();
+	return XDP_DROP;
+}

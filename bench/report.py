@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How results look: the machine they were taken on, the table, the JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .rows import Row
+
+_BUSY = 0.5
+_WIDTH = 100
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _first_line(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return ""
+    return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+def _sysctl(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def conditions(quick: bool) -> dict[str, Any]:
+    """What the numbers depend on and a reader has to know."""
+    return {
+        "cpu": _cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "clang": _first_line("clang", "--version"),
+        "jit": _sysctl("/proc/sys/net/core/bpf_jit_enable"),
+        "jit_harden": _sysctl("/proc/sys/net/core/bpf_jit_harden"),
+        "load_before": os.getloadavg()[0],
+        "quick": quick,
+        "wires": "veth pairs between namespaces of one machine",
+    }
+
+
+def show_conditions(values: dict[str, Any]) -> None:
+    """Print them, and warn when the machine is not ours alone."""
+    print(
+        f"{values['cpu']}, {values['cpus']} CPUs, {values['memory_mb']} MB; "
+        f"Linux {values['kernel']}, Python {values['python']}; {values['wires']}"
+    )
+    if values["load_before"] > _BUSY:
+        print(
+            f"warning: load is {values['load_before']:.2f}: other work on this machine makes "
+            "times longer; run it alone for figures that count"
+        )
+
+
+def progress(text: str) -> None:
+    """Say on stderr what is going on."""
+    print(f"-- {text}", file=sys.stderr, flush=True)
+
+
+def _verdict(row: Row) -> str:
+    return {True: "pass", False: "SHORT", None: "-"}[row.ok]
+
+
+def show_row(row: Row) -> None:
+    """Print a row as soon as it is there."""
+    print(f"{_verdict(row):5}  {row.name}: {row.measured}  [{row.goal}]", flush=True)
+
+
+def show_table(rows: Iterable[Row]) -> None:
+    """Print all rows: what, goal, measured, verdict, and below it how."""
+    print()
+    for row in rows:
+        print(f"{_verdict(row):5}  {row.name}")
+        print(f"       goal      {row.goal}")
+        for label, text in (("measured", row.measured), ("how", row.how)):
+            lines = textwrap.wrap(text, _WIDTH - 17)
+            print(f"       {label:9} " + ("\n" + " " * 17).join(lines))
+
+
+def as_json(benchmark: str, row: Row) -> dict[str, Any]:
+    """A row for the JSON file."""
+    return {
+        "benchmark": benchmark,
+        "name": row.name,
+        "goal": row.goal,
+        "measured": row.measured,
+        "ok": row.ok,
+        "how": row.how,
+        "values": dict(row.values),
+    }

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real daemon in a lab: started, asked by its control socket, looked at by its pins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xdp_router.adapters.bpf_maps import Maps
+from xdp_router.adapters.control import ControlClient, ControlError
+from xdp_router.adapters.dataplane import DataPlane, instance_dir
+from xdp_router.lab import Lab, LabSpec, libc
+
+_READY_S = 20.0
+_STOP_S = 10.0
+_POLL_S = 0.02
+_PER_REQUEST = 2000
+
+
+class Router:
+    """A running daemon and its lab."""
+
+    def __init__(self, lab: Lab, process: subprocess.Popen[bytes], control: Path) -> None:
+        self.lab = lab
+        self.process = process
+        self.control = control
+        self.plane = DataPlane.open(
+            instance_dir(lab.directory / "bpf" / "xdp-router", lab.router_interfaces)
+        )
+        self.maps = Maps(self.plane.maps)
+
+    def status(self) -> dict[str, Any]:
+        """The daemon's status."""
+        with ControlClient(self.control, timeout_s=10.0) as client:
+            return dict(client.call("status"))
+
+    def candidates(self, clients: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """Candidates of the newest decision about each client, as far as they are kept."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        with ControlClient(self.control, timeout_s=30.0) as client:
+            for start in range(0, len(clients), _PER_REQUEST):
+                found.update(
+                    client.call("decisions", clients=list(clients[start : start + _PER_REQUEST]))
+                )
+        return found
+
+    def explain(self, clients: Sequence[str]) -> list[dict[str, Any]]:
+        """The time line of each client's newest decision."""
+        with ControlClient(self.control, timeout_s=10.0) as client:
+            return [dict(client.call("explain", client=each)) for each in clients]
+
+    def counters(self) -> dict[str, int]:
+        """The XDP program's counters."""
+        return self.maps.counters.read()
+
+    def rss_bytes(self) -> int:
+        """The daemon's resident memory."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        line = next(line for line in text.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the daemon has used."""
+        text = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def running(
+    spec: LabSpec, settings: str = "", *, cpu: int | None = None, deadline: str = "50ms"
+) -> Iterator[Router]:
+    """A lab with the daemon ready in it. ``settings``: lines of the ``[router]`` table.
+
+    ``cpu`` keeps the daemon on one CPU.
+    """
+    with Lab(spec, prefix=f"xr-bench-{os.getpid()}") as lab:
+        pins = lab.directory / "bpf"
+        pins.mkdir()
+        libc.mount("bpf", str(pins), "bpf")
+        try:
+            process, control = _start(lab, pins / "xdp-router", settings, cpu, deadline)
+            router = Router(lab, process, control)
+            try:
+                yield router
+            finally:
+                router.plane.close()
+                _stop(process)
+        finally:
+            libc.umount(str(pins))
+
+
+def _start(
+    lab: Lab, pins: Path, settings: str, cpu: int | None, deadline: str
+) -> tuple[subprocess.Popen[bytes], Path]:
+    control, log = lab.directory / "control.sock", lab.directory / "router.log"
+    config = lab.directory / "router.toml"
+    text = lab.config_toml(deadline=deadline) + "\n[router]\n" + settings
+    config.write_text(text, encoding="utf-8")
+    argv = [sys.executable, "-m", "xdp_router.daemon.main", "attach", *lab.router_interfaces]
+    argv += ["--config", str(config), "--control", str(control), "--pins", str(pins)]
+    argv += ["--loader", "object", "--log-format", "json"]
+    with log.open("wb") as output:
+        process = lab.router.spawn(argv, name="router", stdout=output, stderr=subprocess.STDOUT)
+    if cpu is not None:
+        os.sched_setaffinity(process.pid, {cpu})
+    deadline_s = time.monotonic() + _READY_S
+    while not _is_ready(control):
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise RuntimeError(f"the daemon did not get ready: {said}")
+        time.sleep(_POLL_S)
+    return process, control
+
+
+def _is_ready(control: Path) -> bool:
+    try:
+        with ControlClient(control, timeout_s=2.0) as client:
+            return bool(client.call("status")["ready"])
+    except ControlError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

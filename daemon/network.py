@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the network reports, brought to those whom it concerns: engine, maps, probe sender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path
+from xdp_router.adapters.probe_socket import ProbeTarget
+from xdp_router.core.events import BackendState, Event
+from xdp_router.core.model import Backend
+
+from .executor import Executor
+from .kernel_state import KernelState
+
+_log = structlog.get_logger()
+
+
+class Network:
+    """Paths to the backends and state of the attached interfaces, as last reported.
+
+    ``handle`` gives the engine an event. A backend counts as up while there is a path to it
+    by an attached interface.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        state: KernelState,
+        executor: Executor,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self._state = state
+        self._executor = executor
+        self._handle = handle
+        self._by_addr: dict[int, list[Backend]] = {}
+        for backend in backends:
+            self._by_addr.setdefault(backend.endpoint.addr, []).append(backend)
+        self._names: dict[int, str] = {}  # of the attached interfaces
+        self.paths: dict[int, tuple[Path | None, str]] = {}
+        """By backend id: its path, or None and the reason."""
+
+    def attached(self, link: LinkInfo) -> None:
+        """An interface is, or is about to be, attached: what arrives there may be ours."""
+        self._names[link.ifindex] = link.name
+        self._state.set_interface(link)
+
+    def interface_name(self, ifindex: int) -> str:
+        """Name of an attached interface; the number of another one."""
+        return self._names.get(ifindex, str(ifindex))
+
+    def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
+        """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``."""
+        if path is not None and path.ifindex not in self._names:
+            reason = f"its route leaves by interface number {path.ifindex}, which is not attached"
+            path = None
+        for backend in self._by_addr[addr]:
+            if self.paths.get(backend.id) == (path, reason):
+                continue
+            self.paths[backend.id] = (path, reason)
+            if path is None:
+                # Nobody may choose it any more before its path goes.
+                self._handle(BackendState(backend.id, up=False))
+                self._set_path(backend, None)
+                _log.warning("backend_down", backend=backend.name, reason=reason)
+                continue
+            self._set_path(backend, path)
+            self._handle(BackendState(backend.id, up=True))
+            _log.info(
+                "backend_up",
+                backend=backend.name,
+                interface=self.interface_name(path.ifindex),
+                next_hop=path.dmac.hex(":"),
+            )
+
+    def link_changed(self, event: LinkEvent) -> None:
+        """An interface changed; others than the attached ones are nobody's affair here."""
+        link = event.link
+        if link.ifindex not in self._names:
+            return
+        self._names[link.ifindex] = link.name
+        if event.what == "deleted":
+            _log.error(
+                "interface_gone",
+                interface=link.name,
+                mend="attach again when it is back: xdp-routerd detach, then attach",
+            )
+            self._executor.forget_interface(link.ifindex)
+            return
+        if event.what == "mac":
+            self._state.set_interface(link)
+        _log.info("interface_changed", interface=link.name, what=event.what)
+
+    def _set_path(self, backend: Backend, path: Path | None) -> None:
+        self._state.set_path(backend.id, path)
+        endpoint = backend.endpoint
+        target = ProbeTarget(path, endpoint.addr, endpoint.port) if path is not None else None
+        self._executor.set_target(backend.id, target)

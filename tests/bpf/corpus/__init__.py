@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packet corpus: tables of what the program has to do with a frame, in which state."""
+
+from . import bound, closing, degrade, first, foreign, handshake, isn, orphans, probes
+
+CASES = [
+    *bound.CASES,
+    *closing.CASES,
+    *first.CASES,
+    *degrade.CASES,
+    *handshake.CASES,
+    *isn.CASES,
+    *orphans.CASES,
+    *probes.CASES,
+    *foreign.CASES,
+]

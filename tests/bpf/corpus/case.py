@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case of the corpus, and how it is judged: verdict, whole frame, counters, event, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support import frames
+from tests.support.program import PASS, REDIRECT, TX, VERDICTS, Outcome
+from xdp_router.core import abi
+
+from . import flows
+from .world import CLIENT, WEB, Given, World, flow_key
+
+NOW = "now"
+"""Expected of a time: between the start and the end of the run."""
+
+RECENT = "recent"
+"""The same by the coarse clock, which lags behind."""
+
+TICK_NS = 10_000_000
+"""At most so much (HZ = 100)."""
+
+Then = Callable[[World, int], None]
+"""A look at the tables afterwards; it also gets the instant at which the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """In a world brought into state by ``given``, ``frame`` has exactly these effects.
+
+    ``out`` None: the frame comes out as it went in. ``counters``: these rise and no others.
+    ``event``: the only one; fields not named are zero. ``marked``: run as the daemon runs a
+    held frame; ``egress`` is then what the program has to write ("client", "backend", None).
+    """
+
+    name: str
+    frame: bytes
+    verdict: int
+    out: bytes | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    given: tuple[Given, ...] = ()
+    event: Mapping[str, Any] | None = None
+    at: str = "client"
+    mark: int | None = None
+    egress: str | None = None
+    program: str = "xdp_router"
+    then: tuple[Then, ...] = ()
+
+    def prepare(self, world: World) -> None:
+        """Bring a world into the state that the case begins with."""
+        world.reset()
+        for step in self.given:
+            step(world)
+
+    def run(self, world: World) -> Outcome:
+        """Run the frame in a prepared world."""
+        meta = b"" if self.mark is None else abi.pack_reinject_meta(self.mark)
+        return world.run(self.frame, self.at, meta, self.program)
+
+
+def forwarded(name: str, frame: bytes, out: bytes, **rest: Any) -> Case:
+    """A case whose frame is rewritten and redirected."""
+    return Case(name=name, frame=frame, verdict=REDIRECT, out=out, **rest)
+
+
+def answered(name: str, frame: bytes, out: bytes, **rest: Any) -> Case:
+    """A case whose frame goes back where it came from as a RST."""
+    return Case(name=name, frame=frame, verdict=TX, out=out, **rest)
+
+
+def passed(name: str, frame: bytes, counter: str, **rest: Any) -> Case:
+    """A case whose frame is left to the kernel as it is."""
+    return Case(name=name, frame=frame, verdict=PASS, counters={counter: 1}, **rest)
+
+
+def judge(case: Case, world: World) -> None:
+    """Run a case and fail with everything that is not as it should be."""
+    case.prepare(world)
+    started_ns = time.monotonic_ns()
+    outcome = case.run(world)
+    ended_ns = time.monotonic_ns()
+    wrong = _wrong(case, world, outcome, (started_ns, ended_ns))
+    assert not wrong, "\n".join([case.name, frames.summary(case.frame), *wrong])
+    for look in case.then:
+        look(world, started_ns)
+
+
+def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) -> list[str]:
+    wrong = []
+    if outcome.verdict != case.verdict:
+        wrong.append(f"verdict {VERDICTS[outcome.verdict]}, wanted {VERDICTS[case.verdict]}")
+    wanted = case.frame if case.out is None else case.out
+    if outcome.frame != wanted:
+        wrong.append(frames.difference(outcome.frame, wanted))
+    if outcome.counters != dict(case.counters):
+        wrong.append(f"counters {outcome.counters}, wanted {dict(case.counters)}")
+    if outcome.verdict in (REDIRECT, TX):
+        wrong += frames.length_errors(outcome.frame)
+        if errors := frames.checksum_errors(outcome.frame):
+            wrong.append(f"wrong checksums: {errors}")
+        if frames.rebuilt(outcome.frame) != outcome.frame:
+            wrong.append(frames.difference(outcome.frame, frames.rebuilt(outcome.frame)))
+    if case.mark is not None:
+        egress = abi.unpack_reinject_meta(outcome.meta)[1]
+        index = getattr(world.wires, case.egress) if case.egress else 0
+        if egress != index:
+            wrong.append(f"egress interface {egress}, wanted {index} ({case.egress})")
+    wanted_records = 0 if case.event is None else 1
+    if len(outcome.records) != wanted_records:
+        wrong.append(f"{len(outcome.records)} events, wanted {wanted_records}")
+    elif case.event is not None:
+        wrong += _wrong_event(case, world, outcome.records[0], span)
+    return wrong
+
+
+def _wrong_event(case: Case, world: World, record: bytes, span: tuple[int, int]) -> list[str]:
+    wanted = dict(case.event or {})
+    frame = wanted.pop("frame", b"")
+    got = dataclasses.asdict(abi.unpack_event_header(record))
+    fields = dict.fromkeys(got, 0) | {"key": flow_key(WEB, CLIENT), "frame_len": len(frame)}
+    fields |= {"time_ns": NOW} | wanted
+    wrong = []
+    for name, value in fields.items():
+        have = abi.unpack_event_header(record).key if name == "key" else got[name]
+        if not _fits(have, value, world, span):
+            wrong.append(f"event.{name} is {have}, wanted {value}")
+    size = abi.EVENT_SIZE
+    if frame:
+        size = abi.RECORD_SMALL if len(frame) <= abi.FRAME_SMALL else abi.RECORD_LARGE
+        held = record[abi.EVENT_SIZE : abi.EVENT_SIZE + len(frame)]
+        if held != frame:
+            wrong.append(frames.difference(held, frame))
+    if len(record) != size:
+        wrong.append(f"record of {len(record)} bytes, wanted {size}")
+    return wrong
+
+
+def _fits(have: object, wanted: object, world: World, span: tuple[int, int]) -> bool:
+    if callable(wanted):
+        wanted = wanted(world)
+    if wanted == NOW:
+        assert isinstance(have, int)
+        return span[0] <= have <= span[1]
+    if wanted == RECENT:
+        assert isinstance(have, int)
+        return span[0] - TICK_NS <= have <= span[1]
+    if isinstance(wanted, range):
+        return have in wanted
+    return have == wanted
+
+
+# --- looks at the tables ------------------------------------------------------------------
+
+
+def _check(entry: object, what: str, world: World, started_ns: int, wanted: dict[str, Any]) -> None:
+    assert entry is not None, f"no {what}"
+    span = (started_ns, time.monotonic_ns())
+    wrong = [
+        f"{what}.{name} is {getattr(entry, name)}, wanted {value}"
+        for name, value in wanted.items()
+        if not _fits(getattr(entry, name), value, world, span)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def has_pending(what: str, key: bytes, **wanted: Any) -> Then:
+    """An entry of ``pending_flows`` is there and has these values."""
+
+    def look(world: World, started_ns: int) -> None:
+        _check(flows.read_pending(world, key), what, world, started_ns, wanted)
+
+    return look
+
+
+def pending_is(what: str, key: bytes, make: Callable[[World], abi.PendingValue]) -> Then:
+    """An entry of ``pending_flows`` is this one, in every field."""
+
+    def look(world: World, started_ns: int) -> None:
+        wanted = dataclasses.asdict(make(world))
+        _check(flows.read_pending(world, key), what, world, started_ns, wanted)
+
+    return look
+
+
+def has_flow(direction: str, **wanted: Any) -> Then:
+    """The flow's entry of that direction ("there", "back") has these values."""
+
+    def look(world: World, started_ns: int) -> None:
+        key = flows.flow_keys()[("there", "back").index(direction)]
+        _check(flows.read_flow(world, key), direction, world, started_ns, wanted)
+
+    return look
+
+
+def flow_untouched(direction: str, **but: Any) -> Then:
+    """The flow's entry of that direction is as ``flows.established`` puts it, but for these."""
+
+    def look(world: World, started_ns: int) -> None:
+        key = flows.flow_keys()[("there", "back").index(direction)]
+        make = flows.forward_entry if direction == "there" else flows.reply_entry
+        wanted = dataclasses.asdict(make(world)) | but
+        _check(flows.read_flow(world, key), direction, world, started_ns, wanted)
+
+    return look
+
+
+def tables_hold(pending: int, flow_entries: int) -> Then:
+    """So many entries are in ``pending_flows`` and ``flow_table``, and no more."""
+
+    def look(world: World, started_ns: int) -> None:
+        counts = [len(list(t.each_key())) for t in (world.program.pending, world.program.flows)]
+        assert counts == [pending, flow_entries]
+
+    return look

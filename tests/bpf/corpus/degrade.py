@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The degrade chain: why XDP decides by itself, and for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.frames import ACK, RST, Segment
+from tests.support.program import DROP
+from xdp_router.core import abi
+from xdp_router.core.engine import SLOT_STEP, flow_hash
+from xdp_router.core.model import NO_BACKEND, Mode, Reason
+from xdp_router.core.probe_sequence import probe_hash
+
+from .case import NOW, Case, answered, forwarded, has_pending, tables_hold
+from .first import OPEN, PLAIN, first_event, of_length
+from .flows import (
+    AGE_NS,
+    forward_key,
+    put_pending,
+    reply,
+    reply_key,
+    seen,
+    seen_key,
+    seen_value,
+)
+from .world import (
+    B1,
+    B2,
+    B3,
+    CLIENT,
+    CLIENT_ISN,
+    CLIENT_MAC,
+    IN,
+    MARK,
+    MS,
+    PROBE_KEY,
+    PROBE_SOURCE,
+    ROUTER_MAC_C,
+    SECOND,
+    SHOP,
+    WEB,
+    Given,
+    Server,
+    World,
+    flow_key,
+    from_backend,
+    to_backend,
+    to_service,
+)
+
+SYN_FRAME = to_service(OPEN)
+HOUR = 3600 * SECOND
+
+
+def rst_to_client(seq: int, ack: int, flags: int, tags: tuple[tuple[int, int], ...] = ()) -> bytes:
+    """The RST that we make for a client of the service, in every byte."""
+    made = Segment(flags=flags, seq=seq, ack=ack, window=0, ident=0, tags=tags)
+    return made.frame(WEB, CLIENT, IN.back)
+
+
+def refusal(segment: Segment) -> bytes:
+    """The RST that answers a client's SYN."""
+    length = len(segment.payload) + 1
+    return rst_to_client(0, segment.seq + length, RST | ACK, segment.tags)
+
+
+def fallback_is(server: Server | None) -> Given:
+    """Configure the fallback."""
+    return lambda world: world.change_service(fallback=server.id if server else NO_BACKEND)
+
+
+def down(server: Server, flags: int = 0) -> Given:
+    """A backend is not up."""
+    return lambda world: world.change_server(server, flags=flags)
+
+
+def no_path(server: Server) -> Given:
+    """A backend's route or neighbour is not resolved."""
+    return lambda world: world.change_server(server, ifindex=0)
+
+
+def silent(world: World) -> None:
+    """The daemon gives no sign of life."""
+    world.change_control(heartbeat_ns=world.now_ns - AGE_NS, heartbeat_stale_ns=MS)
+
+
+def hash_table(*servers: Server | None) -> Given:
+    """The flow's slot in the table, the next one that is tried, the one after; else nobody."""
+
+    def write(world: World) -> None:
+        slots = [NO_BACKEND] * abi.HASH_SLOTS
+        slot = flow_hash(flow_key())
+        for server in servers:
+            slots[slot % abi.HASH_SLOTS] = server.id if server else NO_BACKEND
+            slot += SLOT_STEP
+        world.change_hash(tuple(slots))
+
+    return write
+
+
+def bound(server: Server, mode: Mode, reason: Reason, held_ns: int = 0) -> tuple[Any, ...]:
+    """What XDP wrote: FORWARD and REPLY for one backend."""
+    waited = range(held_ns, held_ns + HOUR) if held_ns else 0
+    seen_ns = (lambda w: w.now_ns - held_ns) if held_ns else NOW
+    common = {
+        "seen_ns": seen_ns,
+        "last_seen_ns": NOW,
+        "backend": server.id,
+        "service": 0,
+        "ifindex": lambda world: world.wires.client,
+        "dmac": CLIENT_MAC,
+        "smac": ROUTER_MAC_C,
+        "flags": 0,
+        "mode": mode,
+        "reason": reason,
+        "synack_us": 0,
+        "window": 0,
+    }
+    there = has_pending(
+        "FORWARD",
+        forward_key(),
+        packets=1,
+        octets=range(40, 3000),
+        isn=CLIENT_ISN,
+        new_saddr=CLIENT.number,
+        new_daddr=server.end.number,
+        new_sport=CLIENT.port,
+        new_dport=server.end.port,
+        latency_ns=waited,
+        fppl_ns=waited,
+        **common,
+    )
+    back = has_pending(
+        "REPLY",
+        reply_key(server),
+        packets=0,
+        octets=0,
+        isn=0,
+        new_saddr=WEB.number,
+        new_daddr=CLIENT.number,
+        new_sport=WEB.port,
+        new_dport=CLIENT.port,
+        latency_ns=0,
+        fppl_ns=0,
+        syn_data=0,
+        wscale=abi.NO_WSCALE,
+        **common,
+    )
+    return there, back
+
+
+def decides(
+    name: str,
+    why: str,
+    reason: Reason,
+    *given: Given,
+    server: Server = B1,
+    frame: bytes = SYN_FRAME,
+    out: bytes | None = None,
+    **rest: Any,
+) -> Case:
+    """XDP takes ``server`` in the same pass: B1 as fallback, another by hash."""
+    mode, how = (Mode.FALLBACK, "decided_fallback") if server is B1 else (Mode.HASH, "decided_hash")
+    held_ns = rest.pop("held_ns", 0)
+    extra = rest.pop("extra", {})
+    return forwarded(
+        name,
+        frame,
+        to_backend(OPEN, server) if out is None else out,
+        given=given,
+        counters={why: 1, how: 1} | extra,
+        then=(*bound(server, mode, reason, held_ns), *rest.pop("then", ())),
+        **rest,
+    )
+
+
+def spend(slot: int, interval_ns: int = HOUR, left_ns: int = 0) -> Given:
+    """Configure a budget of one event an interval, of which ``left_ns`` of credit is left."""
+
+    def write(world: World) -> None:
+        limits = {"event_interval_ns": interval_ns, "event_burst_ns": 2 * interval_ns}
+        if slot:
+            world.change_service(**limits)
+        else:
+            world.change_control(**limits)
+        world.maps.tokens.fill(slot, left_ns, world.now_ns)
+
+    return write
+
+
+def full_ring(world: World) -> None:
+    """The daemon does not take its events."""
+    number = probe_hash(
+        PROBE_KEY, B1.end.number, B1.end.port, PROBE_SOURCE.port, PROBE_SOURCE.number
+    )
+    answer = Segment(flags=RST | ACK, ack=number + 1)
+    frame = from_backend(answer, client=PROBE_SOURCE)
+    world.program.fill_ring(frame, world.wires.backend)
+
+
+STALE = ("heartbeat_stale", Reason.NO_HEARTBEAT, silent)
+TAKEN = reply(B1, SHOP)
+
+CHAIN = [
+    decides("daemon silent: the fallback", *STALE, then=(tables_hold(2, 0),)),
+    decides("daemon never came: the fallback", "heartbeat_stale", Reason.NO_HEARTBEAT,
+            lambda world: world.change_control(heartbeat_ns=0, heartbeat_stale_ns=1)),
+    decides("fallback down: hash", *STALE, down(B1), server=B2),
+    decides("fallback draining: hash", *STALE, down(B1, abi.BACKEND_UP | abi.BACKEND_DRAINING),
+            server=B2),
+    decides("fallback without a path: hash", *STALE, no_path(B1), server=B2),
+    decides("no fallback: hash", *STALE, fallback_is(None), server=B2),
+    decides("fallback that is not there: hash", *STALE,
+            lambda world: world.change_service(fallback=70_000), server=B2),
+    decides("hash: the table that is in use", *STALE,
+            lambda world: world.change_service(fallback=NO_BACKEND, hash_active=1), server=B3),
+    decides("hash: a backend that is down is left out", *STALE, fallback_is(None), down(B3),
+            hash_table(B3, B2), server=B2),
+    decides("hash: two that are down are left out", *STALE, fallback_is(None), down(B1), down(B3),
+            hash_table(B3, B1, B2), server=B2),
+    decides("hash: an empty slot is left out", *STALE, fallback_is(None), hash_table(None, B2),
+            server=B2),
+    decides("fallback's reply tuple taken: hash", *STALE, TAKEN, server=B2,
+            extra={"pending_reply_taken": 1}, then=(tables_hold(3, 0),)),
+    decides("hashed backend's reply tuple taken: the next one", *STALE, fallback_is(None), TAKEN,
+            hash_table(B1, B2), server=B2, extra={"pending_reply_taken": 1}),
+]  # fmt: skip
+
+
+def _nobody(
+    name: str, *given: Given, counters: dict[str, int], entries: int = 0, **rest: Any
+) -> Case:
+    segment = rest.pop("segment", OPEN)
+    return answered(
+        f"nobody can take it: {name}",
+        to_service(segment) + rest.pop("pad", b""),
+        rest.pop("out", refusal(segment)),
+        given=given,
+        counters={"refused_no_backend": 1} | counters,
+        then=(tables_hold(entries, 0),),
+        **rest,
+    )
+
+
+ALL_DOWN = (down(B1), down(B2))
+
+
+def overdue(world: World) -> None:
+    """The first packet has been held for longer than the service wants to wait."""
+    seen()(world)
+    world.change_service(deadline_ns=AGE_NS // 2)
+
+
+NOBODY = [
+    _nobody("all down", silent, *ALL_DOWN, counters={"heartbeat_stale": 1}),
+    _nobody("an empty table", silent, fallback_is(None), hash_table(),
+            counters={"heartbeat_stale": 1}),
+    _nobody("the fourth try would fit", silent, fallback_is(None), down(B3),
+            hash_table(B3, B3, B3, B2), counters={"heartbeat_stale": 1}),
+    _nobody("all reply tuples taken", silent, TAKEN, reply(B2, SHOP), entries=2,
+            counters={"heartbeat_stale": 1, "pending_reply_taken": 4}),
+    _nobody("and the held first packet is forgotten", overdue, *ALL_DOWN,
+            counters={"deadline_passed": 1}),
+    _nobody("SYN with data, the acknowledgement counts it", silent, *ALL_DOWN,
+            segment=OPEN.but(payload=b"hello"), counters={"heartbeat_stale": 1}),
+    _nobody("padding is not data", silent, *ALL_DOWN, segment=PLAIN, pad=bytes(6),
+            counters={"heartbeat_stale": 1}),
+    _nobody("IP options are not data and are cut", silent, *ALL_DOWN,
+            segment=OPEN.but(ip_options=bytes([1, 1, 1, 0])), counters={"heartbeat_stale": 1}),
+    _nobody("the VLAN tags stay", silent, *ALL_DOWN,
+            segment=OPEN.but(tags=((0x88A8, 5), (0x8100, 0xE006))),
+            counters={"heartbeat_stale": 1}),
+    _nobody("the numbers go round", silent, *ALL_DOWN, segment=OPEN.but(seq=0xFFFFFFFF),
+            counters={"heartbeat_stale": 1}),
+    _nobody("TTL 1 can be answered", silent, *ALL_DOWN, segment=OPEN.but(ttl=1),
+            counters={"heartbeat_stale": 1}),
+]  # fmt: skip
+
+BUDGET = [
+    decides("budget of the service spent", "budget_service", Reason.BUDGET, spend(1),
+            then=(tables_hold(2, 0),)),
+    decides("budget of all services spent", "budget_global", Reason.BUDGET, spend(0),
+            then=(tables_hold(2, 0),)),
+    decides("credit just below the price of an event", "budget_service", Reason.BUDGET,
+            spend(1, left_ns=HOUR - 60 * SECOND)),
+    Case(name="credit for one event", frame=SYN_FRAME, verdict=DROP, event=first_event(SYN_FRAME),
+         counters={"first_packet": 1}, given=(spend(1, left_ns=HOUR),)),
+    Case(name="credit that time has brought", frame=SYN_FRAME, verdict=DROP,
+         event=first_event(SYN_FRAME), counters={"first_packet": 1},
+         given=(spend(0, 2 * MS),
+                lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS))),
+    decides("a burst is all that an idle bucket saves", "budget_global", Reason.BUDGET,
+            lambda world: world.change_control(event_interval_ns=2 * MS, event_burst_ns=MS),
+            lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS)),
+]  # fmt: skip
+
+
+def _held_for_5_s(world: World) -> None:
+    overdue_ns = world.now_ns - 5 * SECOND
+    put_pending(world, seen_key(), seen_value(world, seen_ns=overdue_ns))
+    world.change_service(deadline_ns=SECOND)
+
+
+REASONS = [
+    decides("ring full", "ring_full", Reason.RING_FULL, full_ring, then=(tables_hold(3, 0),)),
+    decides("ring full, the large record", "ring_full", Reason.RING_FULL, full_ring,
+            frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946)))),
+    *(
+        decides(f"frame of {length} bytes fits no event", "frame_too_long", Reason.FRAME_TOO_LONG,
+                frame=of_length(length), out=to_backend(PLAIN.but(payload=bytes(length - 54))))
+        for length in (1521, 3000)
+    ),
+    decides(
+        "deadline passed, seen as the SYN is sent again",
+        "deadline_passed", Reason.DEADLINE, overdue, held_ns=AGE_NS,
+        event={
+            "type": abi.EventType.XDP_DECIDED,
+            "backend": B1.id,
+            "ifindex": lambda world: world.wires.client,
+            "seq": CLIENT_ISN,
+            "detail": Mode.FALLBACK,
+            "reason": Reason.DEADLINE,
+            "seen_ns": lambda world: world.now_ns - AGE_NS,
+        },
+        then=(tables_hold(3, 0),),
+    ),
+    forwarded(
+        "held for more than 32 bits of nanoseconds: the most that fits",
+        SYN_FRAME, to_backend(OPEN), given=(_held_for_5_s, full_ring),
+        counters={"deadline_passed": 1, "decided_fallback": 1, "event_lost": 1},
+        then=(has_pending("FORWARD", forward_key(), latency_ns=0xFFFFFFFF, fppl_ns=0xFFFFFFFF),),
+    ),
+    Case(name="deadline not passed", frame=SYN_FRAME, verdict=DROP,
+         counters={"syn_held_again": 1}, given=(seen(),)),
+    decides("a marked frame that XDP decides about", "heartbeat_stale", Reason.NO_HEARTBEAT,
+            silent, mark=MARK, egress="backend", extra={"reinjected": 1}),
+    Case(name="the decided packet's TTL ends", frame=to_service(OPEN.but(ttl=1)), verdict=DROP,
+         given=(silent,),
+         counters={"heartbeat_stale": 1, "decided_fallback": 1, "ttl_exceeded": 1}),
+]  # fmt: skip
+
+CASES = [*CHAIN, *NOBODY, *BUDGET, *REASONS]

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ISN rule: which SYN is a retransmit, which a new connection, which changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.program import DROP
+from xdp_router.core import abi
+from xdp_router.core.model import Mode, Reason
+
+from .case import (
+    NOW,
+    RECENT,
+    Case,
+    answered,
+    flow_untouched,
+    forwarded,
+    has_pending,
+    tables_hold,
+)
+from .degrade import ALL_DOWN, bound, full_ring, refusal, silent
+from .first import OPEN, given_up, held
+from .flows import (
+    AGE_NS,
+    decided,
+    established,
+    flow_keys,
+    forward,
+    forward_entry,
+    forward_key,
+    put_flow,
+    refused,
+    reply,
+    reply_entry,
+    reply_key,
+    seen,
+    seen_key,
+)
+from .world import (
+    B1,
+    B2,
+    CLIENT_ISN,
+    SHOP,
+    Given,
+    World,
+    to_backend,
+    to_service,
+)
+
+OTHER_ISN = CLIENT_ISN + 0x40000000
+SAME, OTHER = OPEN, OPEN.but(seq=OTHER_ISN)
+CLOSING: dict[str, Any] = {"state": abi.TcpState.CLOSING}
+LENGTH = len(to_service(OPEN)) - 14
+
+
+def goes_on(name: str, segment: Any, counter: str, *given: Given, **rest: Any) -> Case:
+    """The SYN goes to the bound backend."""
+    return forwarded(name, to_service(segment), to_backend(segment), given=given,
+                     counters={counter: 1}, **rest)  # fmt: skip
+
+
+def reopens(name: str, *given: Given, segment: Any = OTHER, entries: int = 1, **rest: Any) -> Case:
+    """The SYN is a first packet again, and what was known of the old flow is gone."""
+    then = (
+        has_pending("SEEN", seen_key(), isn=segment.seq, seen_ns=NOW),
+        tables_hold(entries, rest.pop("flow_entries", 0)),
+    )
+    counters = {"syn_reopened": 1, "first_packet": 1}
+    return held(name, to_service(segment), {"seq": segment.seq}, given=given, counters=counters,
+                then=then, **rest)  # fmt: skip
+
+
+def flows_idle(world: World) -> None:
+    """An established flow is idle sooner than the entries are old."""
+    world.change_control(flow_idle_ns=AGE_NS // 2)
+
+
+def _one_side_idle(side: str) -> Given:
+    """One direction was silent, the other one has just been heard of."""
+
+    def put(world: World) -> None:
+        fresh = {"last_seen_ns": world.now_ns}
+        sides = ({}, fresh) if side == "client" else (fresh, {})
+        established(*sides)(world)
+        world.change_control(flow_idle_ns=AGE_NS - 1)
+
+    return put
+
+
+def _without_peer(**change: Any) -> Given:
+    return lambda world: put_flow(world, flow_keys()[0], forward_entry(world, **change))
+
+
+def _peer_of_another(world: World) -> None:
+    """Closing, and the reply tuple belongs to a flow of the second service."""
+    put_flow(world, flow_keys()[0], forward_entry(world, **CLOSING))
+    put_flow(world, flow_keys()[1], reply_entry(world, service=SHOP))
+
+
+FLOW = established()
+OVER = established(CLOSING, CLOSING)
+
+ESTABLISHED = [
+    goes_on("same number on a live flow", SAME, "syn_retransmit", FLOW,
+            then=(flow_untouched("there", last_seen_ns=RECENT, packets=3, octets=100 + LENGTH),
+                  flow_untouched("back"), tables_hold(0, 2))),
+    goes_on("another number on a live flow", OTHER, "syn_on_live_flow", FLOW,
+            then=(flow_untouched("there", last_seen_ns=RECENT, packets=3, octets=100 + LENGTH),
+                  flow_untouched("back"), tables_hold(0, 2))),
+    goes_on("same number on a closing flow", SAME, "syn_retransmit", OVER,
+            then=(tables_hold(0, 2),)),
+    goes_on("same number on an idle flow", SAME, "syn_retransmit", FLOW, flows_idle),
+    goes_on("another number while the backend still speaks", OTHER, "syn_on_live_flow",
+            _one_side_idle("client")),
+    goes_on("another number while the client still speaks", OTHER, "syn_on_live_flow",
+            _one_side_idle("backend")),
+    goes_on("another number on a live flow that lost its other half", OTHER, "syn_on_live_flow",
+            _without_peer()),
+    reopens("another number on a closing flow", OVER),
+    reopens("another number on a flow that a RST closed",
+            established(CLOSING | {"flags": abi.FLOW_RST}, CLOSING)),
+    reopens("another number on an idle flow", FLOW, flows_idle),
+    reopens("another number on half a closing flow", _without_peer(**CLOSING)),
+    reopens("another number on a closing flow; the reply entry of another flow stays",
+            _peer_of_another, flow_entries=1),
+    reopens("another number on a closing flow that is pending, too", OVER, *decided(synack=True)),
+    reopens("another number on a closing flow, pending on another backend", OVER,
+            *decided(server=B2)),
+    reopens("another number on a closing flow; another flow's REPLY stays", OVER, forward(),
+            reply(B1, SHOP), entries=2),
+    forwarded("another number on a closing flow, daemon silent", to_service(OTHER),
+              to_backend(OTHER), given=(OVER, *decided(synack=True), silent),
+              counters={"syn_reopened": 1, "heartbeat_stale": 1, "decided_fallback": 1},
+              then=(tables_hold(2, 0),
+                    has_pending("FORWARD", forward_key(), isn=OTHER_ISN, packets=1),
+                    has_pending("REPLY", reply_key(), flags=0, isn=0))),
+    answered("another number on a closing flow, nobody up", to_service(OTHER), refusal(OTHER),
+             given=(OVER, silent, *ALL_DOWN), then=(tables_hold(0, 0),),
+             counters={"syn_reopened": 1, "heartbeat_stale": 1, "refused_no_backend": 1}),
+]  # fmt: skip
+
+CLOSED = (seen(), reply(), forward(flags=abi.PENDING_CLOSED))
+
+PENDING = [
+    goes_on("another number on a pending flow", OTHER, "syn_on_live_flow", *decided(),
+            then=(has_pending("FORWARD", forward_key(), isn=CLIENT_ISN, packets=2),
+                  tables_hold(3, 0))),
+    goes_on("another number on an answered flow", OTHER, "syn_on_live_flow",
+            *decided(synack=True)),
+    goes_on("another number on a pending flow without REPLY", OTHER, "syn_on_live_flow",
+            seen(), forward()),
+    goes_on("same number on a flow that was reset", SAME, "syn_retransmit", *CLOSED),
+    reopens("another number on a flow that was reset", *CLOSED),
+    reopens("another number on a refused flow", seen(), refused()),
+    reopens("another number on an idle pending flow", *decided(), given_up),
+    reopens("another number on an idle pending flow with its answer", *decided(synack=True),
+            given_up),
+    reopens("same number, REPLY was evicted", seen(), forward(), segment=SAME),
+    reopens("same number, REPLY is another flow's", seen(), forward(), reply(B1, SHOP),
+            segment=SAME, entries=2),
+    goes_on("same number on an idle pending flow is still a retransmit", SAME, "syn_retransmit",
+            *decided(), given_up),
+    forwarded("REPLY was evicted, daemon silent: decided anew", to_service(SAME),
+              to_backend(SAME), given=(seen(), forward(B2), silent),
+              counters={"syn_reopened": 1, "heartbeat_stale": 1, "decided_fallback": 1},
+              then=(*bound(B1, Mode.FALLBACK, Reason.NO_HEARTBEAT), tables_hold(2, 0))),
+    forwarded("REPLY was evicted, ring full: decided anew", to_service(SAME), to_backend(SAME),
+              given=(seen(), forward(B2), full_ring),
+              counters={"syn_reopened": 1, "ring_full": 1, "decided_fallback": 1},
+              then=(*bound(B1, Mode.FALLBACK, Reason.RING_FULL), tables_hold(3, 0))),
+    held("FORWARD was evicted, SEEN, too: a first packet", to_service(SAME), given=(reply(),),
+         then=(tables_hold(2, 0),)),
+    Case(name="FORWARD was evicted, SEEN not: still held", frame=to_service(SAME), verdict=DROP,
+         counters={"syn_held_again": 1}, given=(seen(), reply())),
+]  # fmt: skip
+
+CASES = [*ESTABLISHED, *PENDING]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the kernel has no memory for an entry of ``pending_flows``.
+
+An LRU hash gives the oldest entry away and fails only in the rarest of moments. These cases run
+over a plain hash with room for one entry, which fails when it is full.
+"""
+
+from __future__ import annotations
+
+from tests.support.program import DROP
+
+from .case import Case, answered, tables_hold
+from .degrade import overdue, refusal, silent
+from .first import OPEN
+from .flows import put_pending, reply_key, reply_value
+from .world import B3, World, to_service
+
+
+def full(world: World) -> None:
+    """Another flow's entry takes the only place."""
+    put_pending(world, reply_key(B3), reply_value(world, B3))
+
+
+FAILED = {"pending_insert_failed": 1}
+
+CASES = [
+    Case(name="no memory for SEEN", frame=to_service(OPEN), verdict=DROP, counters=FAILED,
+         given=(full,), then=(tables_hold(1, 0),)),
+    answered("no memory for REPLY", to_service(OPEN), refusal(OPEN), given=(full, silent),
+             counters={"heartbeat_stale": 1, "refused_no_backend": 1} | FAILED,
+             then=(tables_hold(1, 0),)),
+    answered("no memory for FORWARD: REPLY is taken back", to_service(OPEN), refusal(OPEN),
+             given=(silent,), counters={"heartbeat_stale": 1, "refused_no_backend": 1} | FAILED,
+             then=(tables_hold(0, 0),)),
+    answered("no memory for a decision at the deadline: SEEN goes, too", to_service(OPEN),
+             refusal(OPEN), given=(overdue,),
+             counters={"deadline_passed": 1, "refused_no_backend": 1} | FAILED,
+             then=(tables_hold(0, 0),)),
+]  # fmt: skip

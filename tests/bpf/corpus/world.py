@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world that every case lives in: two services, four backends, one client, two wires.
+
+`World` writes the configuration as the daemon does, and flows as the program would have left
+them, with numbers that the cases know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.frames import End, Hop, Segment
+from tests.support.program import LoadedProgram, Outcome, Wires
+from xdp_router.core import abi
+from xdp_router.core.model import (
+    Endpoint,
+    FlowKey,
+    Forwarding,
+    Mode,
+    Orphans,
+)
+
+SECOND, MS = 1_000_000_000, 1_000_000
+
+CLIENT = End("198.18.0.2", 40000)
+WEB = End("198.18.100.1", 80)
+SHOP = End("198.18.100.2", 80)
+"""A second service, whose only backend has the address of the first one's B1."""
+PROBE_SOURCE = End("198.18.1.1", 61005)
+
+CLIENT_MAC = bytes.fromhex("020000000c01")
+ROUTER_MAC_C = bytes.fromhex("020000000c02")
+ROUTER_MAC_B = bytes.fromhex("020000000b02")
+VIRTUAL_MAC = bytes.fromhex("00005e000101")
+OTHER_MAC = bytes.fromhex("02000000dead")
+
+IN = Hop(CLIENT_MAC, ROUTER_MAC_C)
+"""From the client to us."""
+
+MARK = 0x5EC2E75EC2E75EC2
+PROBE_KEY = (0x01234567, 0x89ABCDEF)
+PROBE_PORTS = (61000, 61099)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A backend as the program knows it, and its wire."""
+
+    id: int
+    end: End
+    mac: bytes
+    service: int = 0
+
+    @property
+    def hop(self) -> Hop:
+        """From us to it."""
+        return Hop(ROUTER_MAC_B, self.mac)
+
+
+B1 = Server(0, End("198.18.1.2", 8080), bytes.fromhex("020000000b11"))
+B2 = Server(1, End("198.18.2.2", 8080), bytes.fromhex("020000000b12"))
+B3 = Server(2, End("198.18.3.2", 8081), bytes.fromhex("020000000b13"))
+SHOP_B1 = Server(3, B1.end, B1.mac, 1)
+SERVERS = (B1, B2, B3, SHOP_B1)
+
+CLIENT_ISN, SERVER_ISN = 1_000_000_000, 3_000_000_000
+CLIENT_SCALE, SERVER_SCALE = 7, 8
+
+
+# --- frames: in, and as they have to come out ---------------------------------------------
+
+
+def to_service(segment: Segment, service: End = WEB, client: End = CLIENT, hop: Hop = IN) -> bytes:
+    """A frame of the client."""
+    return segment.frame(client, service, hop)
+
+
+def to_backend(segment: Segment, server: Server = B1, client: End = CLIENT) -> bytes:
+    """The client's frame on its way to a backend."""
+    return segment.but(ttl=segment.ttl - 1).frame(client, server.end, server.hop)
+
+
+def from_backend(segment: Segment, server: Server = B1, client: End = CLIENT) -> bytes:
+    """A frame of a backend for a client."""
+    return segment.frame(server.end, client, server.hop.back)
+
+
+def to_client(segment: Segment, service: End = WEB, client: End = CLIENT) -> bytes:
+    """The backend's frame on its way to the client."""
+    return segment.but(ttl=segment.ttl - 1).frame(service, client, IN.back)
+
+
+def flow_key(service: End = WEB, client: End = CLIENT) -> FlowKey:
+    """The flow of a client with a service."""
+    return FlowKey(client.number, client.port, service.number, service.port)
+
+
+def ones_delta(old: bytes, new: bytes) -> int:
+    """What replacing bytes adds to a one's complement sum of little-endian words."""
+    total = 0
+    for at in range(0, len(old), 2):
+        total += 0xFFFF - int.from_bytes(old[at : at + 2], "little")
+        total += int.from_bytes(new[at : at + 2], "little")
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def deltas(old: tuple[End, End], new: tuple[End, End]) -> tuple[int, int]:
+    """``l3_delta`` and ``l4_delta`` of rewriting (source, destination)."""
+
+    def addresses(pair: tuple[End, End]) -> bytes:
+        return b"".join(end.number.to_bytes(4, "big") for end in pair)
+
+    def ports(pair: tuple[End, End]) -> bytes:
+        return b"".join(end.port.to_bytes(2, "big") for end in pair)
+
+    return (
+        ones_delta(addresses(old), addresses(new)),
+        ones_delta(addresses(old) + ports(old), addresses(new) + ports(new)),
+    )
+
+
+class World:
+    """One loaded program with configuration and flows. ``reset`` before each case."""
+
+    def __init__(self, program: LoadedProgram, wires: Wires) -> None:
+        self.program = program
+        self.maps = program.maps
+        self.wires = wires
+        self.now_ns = 0
+        self._dirty = True
+
+    # Configuration
+
+    def reset(self) -> None:
+        """The world as it is when a case begins: no flows, everything up, budget unlimited."""
+        self.program.drain()
+        self.program.clear_flows()
+        if self._dirty:
+            self._configure()
+            self._dirty = False
+        self.now_ns = time.monotonic_ns()
+        self._write_service(WEB, self.service())
+        self._write_service(SHOP, self.service(1))
+        self.maps.control.write(self.control())
+
+    def service(self, number: int = 0) -> abi.ServiceValue:
+        """A service's value at the start."""
+        return abi.ServiceValue(
+            deadline_ns=100 * SECOND,
+            stateless_until_ns=0,
+            event_interval_ns=0,
+            event_burst_ns=0,
+            id=number,
+            first_backend=3 * number,
+            backend_count=1 if number else 3,
+            fallback=3 * number,
+            mode=Mode.RACE,
+            forwarding=Forwarding.NAT,
+            orphans=Orphans.RESET,
+            hash_active=number,
+        )
+
+    def control(self) -> abi.ControlValue:
+        """The control value at the start: the daemon is alive and stays so."""
+        return abi.ControlValue(
+            heartbeat_ns=self.now_ns,
+            heartbeat_stale_ns=3600 * SECOND,
+            reinject_mark=MARK,
+            pending_idle_ns=100 * SECOND,
+            flow_idle_ns=1000 * SECOND,
+            orphan_window_ns=50 * SECOND,
+            event_interval_ns=0,
+            event_burst_ns=0,
+            probe_key=PROBE_KEY,
+            abi_version=abi.ABI_VERSION,
+            generation=1,
+            probe_port_min=PROBE_PORTS[0],
+            probe_port_max=PROBE_PORTS[1],
+        )
+
+    def server(self, server: Server) -> abi.BackendValue:
+        """A backend's value at the start: up, with a path."""
+        return abi.BackendValue(
+            addr=server.end.number,
+            port=server.end.port,
+            proto=6,
+            flags=abi.BACKEND_UP,
+            service=server.service,
+            ifindex=self.wires.backend,
+            probe_addr=PROBE_SOURCE.number,
+            dmac=server.mac,
+            smac=ROUTER_MAC_B,
+            weight=1,
+        )
+
+    def change_service(self, number: int = 0, **change: object) -> None:
+        """Write a service with other values."""
+        value = dataclasses.replace(self.service(number), **change)  # type: ignore[arg-type]
+        self._write_service(SHOP if number else WEB, value)
+
+    def change_control(self, **change: object) -> None:
+        """Write control with other values."""
+        self.maps.control.write(dataclasses.replace(self.control(), **change))  # type: ignore[arg-type]
+
+    def change_server(self, server: Server, **change: object) -> None:
+        """Write a backend with other values."""
+        self._dirty = True
+        value = dataclasses.replace(self.server(server), **change)  # type: ignore[arg-type]
+        self.maps.backends.write(server.id, value)
+
+    def change_hash(self, slots: tuple[int, ...], service: int = 0) -> None:
+        """Write the hash table that a service uses."""
+        self._dirty = True
+        self.maps.hash_tables.write(service, service, slots)
+
+    def change_interface(self, mac: bytes, virtual_mac: bytes = bytes(6), flags: int = 0) -> None:
+        """Write the client side's interface."""
+        self._dirty = True
+        self.maps.interfaces.write(self.wires.client, abi.InterfaceValue(mac, virtual_mac, flags))
+
+    def touch(self) -> None:
+        """Say that maps were written directly: the next reset writes all of them."""
+        self._dirty = True
+
+    def _configure(self) -> None:
+        self.program.restore_stages()
+        for endpoint, _ in list(self.maps.services.items()):
+            self.maps.services.delete(endpoint)
+        for endpoint, _ in list(self.maps.backend_index.items()):
+            self.maps.backend_index.delete(endpoint)
+        for server in reversed(SERVERS):  # of two with one address the first one stays
+            self.maps.backends.write(server.id, self.server(server))
+            self.maps.backend_index.write(endpoint_of(server.end), server.id, server.service)
+        for half in (0, 1):  # the table that is not in use would lead astray
+            self.maps.hash_tables.write(0, half, ((B2.id, B3.id)[half],) * abi.HASH_SLOTS)
+            self.maps.hash_tables.write(1, half, ((B2.id, SHOP_B1.id)[half],) * abi.HASH_SLOTS)
+        for index, mac in (
+            (self.wires.client, ROUTER_MAC_C),
+            (self.wires.backend, ROUTER_MAC_B),
+        ):
+            self.maps.interfaces.write(index, abi.InterfaceValue(mac, bytes(6), 0))
+
+    def _write_service(self, end: End, value: abi.ServiceValue) -> None:
+        self.maps.services.write(endpoint_of(end), value)
+
+    # Running
+
+    def run(
+        self, frame: bytes, at: str = "client", meta: bytes = b"", program: str = "xdp_router"
+    ) -> Outcome:
+        """Run a frame that arrives on the "client" or the "backend" side."""
+        return self.program.run(frame, self.ingress(at), meta, program)
+
+    def ingress(self, at: str) -> int:
+        """Index of the interface on a side."""
+        return self.wires.client if at == "client" else self.wires.backend
+
+
+def endpoint_of(end: End) -> Endpoint:
+    """The same as the maps' key."""
+    return Endpoint(end.number, end.port)
+
+
+Given = Callable[[World], object]
+"""One step that brings the world into the state that a case begins with."""

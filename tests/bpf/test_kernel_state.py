@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon writes into the maps, read back as XDP finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.cast import BACKENDS, service
+from tests.support.small_router import SmallRouter, small_router
+from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.host import LinkInfo
+from xdp_router.adapters.names import Names
+from xdp_router.adapters.netlink import Path
+from xdp_router.core import abi
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.model import NO_BACKEND, Endpoint
+from xdp_router.core.selection import EMPTY_TABLE, build_table
+from xdp_router.daemon.kernel_state import KernelState, budget_per_cpu
+
+S = 1_000_000_000
+WEB = Endpoint(0xC6126401, 80)
+PATH = Path(7, b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", 0xC6120101)
+
+
+@pytest.fixture
+def router() -> Iterator[SmallRouter]:
+    with small_router() as made:
+        yield made
+
+
+def backend(router: SmallRouter, number: int = 1) -> abi.BackendValue:
+    value = router.maps.backends.read(number)
+    assert value is not None
+    return value
+
+
+def test_everything_is_there_but_the_services(router: SmallRouter) -> None:
+    """Backends are written, down and without a path; no SYN is held before services open."""
+    assert list(router.maps.services.items()) == []
+    for made in router.backends:
+        value = backend(router, made.id)
+        assert (value.addr, value.port) == (made.endpoint.addr, made.endpoint.port)
+        assert (value.flags, value.ifindex) == (0, 0)
+    index = dict(router.maps.backend_index.items())
+    assert index == {made.endpoint: (made.id, 0) for made in router.backends}
+    assert Names(router.plane.maps["names"]).read() == ({0: "web"}, {1: "b1", 2: "b2"})
+
+
+def test_control_has_limits_and_secrets(router: SmallRouter) -> None:
+    """Version, times, ports and budget are those of the configuration; the mark is not zero."""
+    control, settings = router.maps.control.read(), router.config.settings
+    assert control.abi_version == abi.ABI_VERSION
+    assert control.heartbeat_stale_ns == settings.heartbeat_stale_ns
+    assert control.pending_idle_ns == settings.pending_idle_ns
+    assert control.flow_idle_ns == settings.flow_idle_ns
+    assert (control.probe_port_min, control.probe_port_max) == (61_000, 61_999)
+    assert control.probe_key == router.state.probe_key
+    assert control.reinject_mark == router.state.reinject_mark > 0
+
+
+def test_an_open_service_names_its_candidates(router: SmallRouter) -> None:
+    """The service's value spans its backends and carries deadline and budget."""
+    router.state.open_services()
+    value = router.maps.services.read(WEB)
+    assert value is not None
+    assert (value.id, value.first_backend, value.backend_count) == (0, 1, 2)
+    assert (value.fallback, value.deadline_ns) == (NO_BACKEND, 50_000_000)
+    assert (value.event_interval_ns, value.event_burst_ns) == budget_per_cpu(50_000, 2_000)
+
+
+def test_up_and_path_do_not_disturb_each_other(router: SmallRouter) -> None:
+    """A path keeps the flag, a flag keeps the path; without a path nothing of it is left."""
+    router.state.set_path(1, PATH)
+    router.state.set_up(1, True)
+    value = backend(router)
+    assert (value.flags, value.ifindex, value.dmac) == (abi.BACKEND_UP, 7, PATH.dmac)
+    router.state.set_path(1, None)
+    value = backend(router)
+    assert (value.flags, value.ifindex, value.probe_addr) == (abi.BACKEND_UP, 0, 0)
+    assert (value.dmac, value.smac) == (bytes(6), bytes(6))
+    router.state.set_up(1, False)
+    assert backend(router) == router.state.backend_value(1)
+    assert backend(router).flags == 0
+
+
+def test_a_hash_table_is_written_aside_then_switched_to(router: SmallRouter) -> None:
+    """Readers have the old or the new table, whole; XDP's own field of the service stays."""
+    router.state.publish_hash_table(0, EMPTY_TABLE)
+    router.state.open_services()
+    before = router.maps.services.read(WEB)
+    assert before is not None
+    assert before.hash_active == 1
+    router.maps.services.write(WEB, replace(before, stateless_until_ns=123))
+    slots = build_table(router.backends)
+    router.state.publish_hash_table(0, slots)
+    assert router.maps.hash_tables.read(0, 1) == EMPTY_TABLE
+    assert router.maps.hash_tables.read(0, 0) == slots
+    after = router.maps.services.read(WEB)
+    assert after == replace(before, hash_active=0, stateless_until_ns=123)
+
+
+@pytest.mark.parametrize(("kind", "flags"), [("veth", abi.IF_BOUNCE_REDIRECT), ("", 0)])
+def test_how_an_interface_answers(router: SmallRouter, kind: str, flags: int) -> None:
+    """veth answers by redirect, since XDP_TX may not wake its other end; others by XDP_TX."""
+    link = LinkInfo(7, "eth0", b"\2\0\0\0\0\7", 1500, True, 0, "none", kind, True)
+    router.state.set_interface(link)
+    assert dict(router.maps.interfaces.items()) == {
+        7: abi.InterfaceValue(link.mac, bytes(6), flags)
+    }
+
+
+def test_two_services_may_share_a_backend() -> None:
+    """Its address answers for the first of them; both have it as a backend of their own."""
+    with small_router() as router:
+        other = replace(BACKENDS[0], id=3, name="b1@api", service=1)
+        api = replace(
+            service(1), id=1, name="api", endpoint=replace(WEB, port=81), backends=(other,)
+        )
+        config = RouterConfig((*router.config.services, api), router.config.settings)
+        KernelState(router.plane, config).write_all()
+        assert dict(router.maps.backend_index.items())[other.endpoint] == (1, 0)
+        assert backend(router, 3).service == 1
+
+
+def test_budgets_are_shared_by_the_cpus_that_are_there() -> None:
+    """All CPUs together have the rate and the burst; the least burst is one event."""
+    cpus = os.cpu_count() or 1
+    interval_ns, burst_ns = budget_per_cpu(50_000, 2_000)
+    assert cpus * S / interval_ns == 50_000
+    assert cpus * burst_ns == 2_000 * interval_ns
+    assert budget_per_cpu(1, 1) == (cpus * S, cpus * S)
+
+
+def test_buckets_begin_with_a_second_of_credit_in_time(router: SmallRouter) -> None:
+    """Each CPU's bucket was last looked at a second ago: the first SYNs find their burst."""
+    raw = bpf.BpfMap(router.plane.maps["tokens"]).read((1).to_bytes(4, "little"))
+    assert raw is not None
+    size = abi.TOKEN_BUCKET_SIZE
+    buckets = {abi.unpack_token_bucket(raw[at : at + size]) for at in range(0, len(raw), size)}
+    assert len(buckets) == 1
+    ((credit_ns, last_ns),) = buckets
+    assert credit_ns == 0
+    heartbeat_ns = router.maps.control.read().heartbeat_ns
+    assert 0 <= last_ns - (heartbeat_ns - S) < S

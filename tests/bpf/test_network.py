@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the network reports reaches the maps, the probe sender and the engine, in safe order."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from tests.support.cast import BACKENDS
+from tests.support.fresh_netns import in_fresh_netns
+from tests.support.small_router import WiredRouter, wired_router
+from xdp_router.adapters.netlink import LinkEvent
+from xdp_router.core import abi
+from xdp_router.core.commands import SendProbe
+from xdp_router.core.events import BackendState, Event, ProbeSent
+from xdp_router.daemon.network import Network
+
+B1 = BACKENDS[0]
+ADDR = B1.endpoint.addr
+
+
+class Heard:
+    """The engine's place: remembers what it was told, and what the maps held then."""
+
+    def __init__(self, wired: WiredRouter) -> None:
+        self._wired = wired
+        self.states: list[tuple[bool, int]] = []
+
+    def __call__(self, event: Event) -> None:
+        assert isinstance(event, BackendState)
+        self.states.append((event.up, self.value(event.backend).ifindex))
+
+    def value(self, backend: int = 1) -> abi.BackendValue:
+        value = self._wired.router.maps.backends.read(backend)
+        assert value is not None
+        return value
+
+
+def network_of(wired: WiredRouter) -> tuple[Network, Heard]:
+    """A network with both interfaces attached."""
+    heard = Heard(wired)
+    router = wired.router
+    network = Network(router.backends, router.state, wired.executor, heard)
+    for link in (wired.client, wired.backend):
+        network.attached(link)
+    return network, heard
+
+
+def probe_goes_out(wired: WiredRouter) -> bool:
+    answer = wired.executor.execute(SendProbe(1, 61_000, 1))
+    assert isinstance(answer, ProbeSent)
+    return answer.sent_ns != 0
+
+
+@in_fresh_netns
+def test_a_path_makes_a_backend_usable() -> None:
+    """Maps and probes have the path before the engine hears that the backend is up."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        path = wired.path()
+        network.path_changed(ADDR, path, "")
+        value = heard.value()
+        assert (value.ifindex, value.dmac, value.smac) == (path.ifindex, path.dmac, path.smac)
+        assert value.probe_addr == path.source_addr
+        assert heard.states == [(True, path.ifindex)]
+        assert network.paths[1] == (path, "")
+        assert probe_goes_out(wired)
+
+
+@in_fresh_netns
+def test_a_lost_path_takes_the_choice_away_first() -> None:
+    """The engine hears of it while frames still have their path; then that goes, too."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        network.path_changed(ADDR, None, "no ARP answer")
+        assert heard.states[-1] == (False, wired.backend.ifindex)
+        assert heard.value().ifindex == 0
+        assert network.paths[1] == (None, "no ARP answer")
+        assert not probe_goes_out(wired)
+
+
+@in_fresh_netns
+def test_a_new_next_hop_replaces_the_old_one() -> None:
+    """Another MAC is written; the same report again changes and tells nothing."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        moved = replace(wired.path(), dmac=b"\2\0\0\0\0\xaa")
+        for path in (wired.path(), moved, moved):
+            network.path_changed(ADDR, path, "")
+        assert heard.value().dmac == moved.dmac
+        assert len(heard.states) == 2
+
+
+@in_fresh_netns
+def test_a_path_by_another_interface_is_none() -> None:
+    """Replies would come back by an interface that nobody looks at: down, with the reason."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        network.path_changed(ADDR, replace(wired.path(), ifindex=999), "")
+        assert heard.states == [(False, 0)]
+        reason = "its route leaves by interface number 999, which is not attached"
+        assert network.paths[1] == (None, reason)
+
+
+@in_fresh_netns
+def test_interfaces_are_followed() -> None:
+    """A new MAC is ours from then on, a new name is shown; a stranger's is nobody's affair."""
+    with wired_router() as wired:
+        network, _ = network_of(wired)
+        changed = replace(wired.client, mac=b"\2\0\0\0\0\x77", name="wan0")
+        network.link_changed(LinkEvent("renamed", changed))
+        assert network.interface_name(changed.ifindex) == "wan0"
+        network.link_changed(LinkEvent("mac", changed))
+        network.link_changed(LinkEvent("mac", replace(changed, ifindex=999, name="other")))
+        known = dict(wired.router.maps.interfaces.items())
+        assert known[changed.ifindex].mac == changed.mac
+        assert set(known) == {wired.client.ifindex, wired.backend.ifindex}
+        assert network.interface_name(999) == "999"
+
+
+@in_fresh_netns
+def test_a_deleted_interface_is_let_go() -> None:
+    """Its sender is closed: a socket of an interface that is gone would fail for ever."""
+    with wired_router() as wired:
+        network, _ = network_of(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        assert probe_goes_out(wired)
+        before = len(os.listdir("/proc/self/fd"))
+        network.link_changed(LinkEvent("deleted", wired.backend))
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+        assert probe_goes_out(wired)  # by a new socket: this interface is still there

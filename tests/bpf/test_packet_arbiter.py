@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who decides, exactly once: the daemon's late answer against XDP's own, in every order.
+
+The daemon inserts REPLY, then FORWARD; XDP does both in one pass, on a SYN that is sent again
+after the deadline. That pass is put before, between and after the daemon's two steps. What XDP
+finds when the daemon was quicker than its own look-up is shown to ``stage_decide`` alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.bpf.corpus.degrade import overdue, refusal
+from tests.bpf.corpus.first import OPEN
+from tests.bpf.corpus.flows import (
+    AGE_NS,
+    forward_key,
+    put_pending,
+    read_pending,
+    reply_key,
+    reply_value,
+)
+from tests.bpf.corpus.world import (
+    B1,
+    B2,
+    CLIENT_ISN,
+    CLIENT_SCALE,
+    MARK,
+    SHOP,
+    Server,
+    World,
+    endpoint_of,
+    flow_key,
+    to_backend,
+    to_service,
+)
+from tests.support.program import REDIRECT, TX, Outcome
+from xdp_router.adapters.reinject import Reinjector
+from xdp_router.core import abi
+from xdp_router.core.commands import Reinject, WriteBinding
+from xdp_router.core.events import (
+    BindingTaken,
+    BindingWritten,
+    Event,
+    FirstPacket,
+    ReplyTupleTaken,
+)
+from xdp_router.core.model import NO_BACKEND, Backend, Mode, Reason
+from xdp_router.daemon.executor import Executor
+
+pytest_plugins = ("tests.support.worlds",)
+
+SYN_FRAME = to_service(OPEN)
+
+
+class Interrupted:
+    """The daemon's ``pending_flows``; something happens before its insert number ``at``."""
+
+    def __init__(self, pending: Any, at: int, happens: Callable[[], object]) -> None:
+        self._pending, self._at, self._happens = pending, at, happens
+        self.read, self.delete = pending.read, pending.delete
+
+    def insert_noexist(self, key: bytes, value: bytes) -> int:
+        if self._at == 0:
+            self._happens()
+        self._at -= 1
+        code: int = self._pending.insert_noexist(key, value)
+        return code
+
+
+class Sent:
+    """Takes the place of the packet socket: what the daemon sends stays here."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+
+    def send_frame(self, ifindex: int, frame: bytes) -> None:
+        self.frames.append((ifindex, frame))
+
+
+class Daemon:
+    """The real executor over a world's maps and program."""
+
+    def __init__(self, world: World, at: int, happens: Callable[[], object]) -> None:
+        self._world = world
+        self.sent = Sent()
+        pending = Interrupted(world.maps.pending_flows, at, happens)
+        state: Any = SimpleNamespace(maps=SimpleNamespace(pending_flows=pending))
+        sender: Any = self.sent
+        backends = [Backend(s.id, "b", endpoint_of(s.end), s.service) for s in (B1, B2)]
+        reinjector = Reinjector(world.program.plane.entry, MARK)
+        self._executor = Executor(state, backends, reinjector, sender, lambda decision: None)
+        self._first = FirstPacket(
+            flow_key(),
+            0,
+            world.wires.client,
+            world.now_ns - AGE_NS,
+            CLIENT_ISN,
+            0,
+            CLIENT_SCALE,
+            SYN_FRAME,
+        )
+
+    def decide(self, server: Server | None) -> Event | None:
+        """Carry out a decision."""
+        number = server.id if server else NO_BACKEND
+        mode, reason = (
+            (Mode.RACE, Reason.RACE_WON) if server else (Mode.REFUSED, Reason.ALL_REFUSED)
+        )
+        return self._executor.execute(WriteBinding(self._first, number, mode, reason, 1000))
+
+    def reinject(self) -> None:
+        """Run the held frame through the program and send it."""
+        self._executor.execute(Reinject(self._first))
+
+
+def _replies(world: World) -> set[int]:
+    servers = (B1, B2)
+    return {s.id for s in servers if read_pending(world, reply_key(s)) is not None}
+
+
+def _one_decision(world: World) -> int:
+    """The backend that FORWARD names; REPLY must be there for it and for no other."""
+    entry = read_pending(world, forward_key())
+    assert entry is not None
+    wanted = set() if entry.backend == NO_BACKEND else {entry.backend}
+    assert _replies(world) == wanted
+    return entry.backend
+
+
+def _goes_to(outcome: Outcome, backend: int) -> None:
+    if backend == NO_BACKEND:
+        assert (outcome.verdict, outcome.frame) == (TX, refusal(OPEN))
+    else:
+        server = (B1, B2)[backend]
+        assert (outcome.verdict, outcome.frame) == (REDIRECT, to_backend(OPEN, server))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["before", "between", "after"])
+@pytest.mark.parametrize("server", [B1, B2, None], ids=["same", "another", "refusal"])
+def test_exactly_one_decision(at: int, server: Server | None, world: World) -> None:
+    """Whoever is first, one backend gets every copy of the SYN, and no REPLY is left over."""
+    world.reset()
+    overdue(world)
+    outcomes: list[Outcome] = []
+
+    def again() -> None:
+        outcomes.append(world.run(SYN_FRAME))
+
+    daemon = Daemon(world, at, again)
+    answer = daemon.decide(server)
+    if not outcomes:  # the daemon was done first; a refusal has one insert only
+        again()
+    backend = _one_decision(world)
+    daemon.reinject()
+    again()
+    for outcome in outcomes:
+        _goes_to(outcome, backend)
+    assert _one_decision(world) == backend
+    if backend == NO_BACKEND:
+        assert daemon.sent.frames == [(world.wires.client, refusal(OPEN))]
+    else:
+        copy = to_backend(OPEN, (B1, B2)[backend])
+        assert daemon.sent.frames == [(world.wires.backend, copy)]
+    decided_by_daemon = (server is not None and at == 2) or (server is None and at >= 1)
+    if decided_by_daemon:
+        assert isinstance(answer, BindingWritten)
+        assert backend == (server.id if server else NO_BACKEND)
+    else:
+        assert answer == BindingTaken(flow_key(), B1.id, Mode.FALLBACK, Reason.DEADLINE)
+        assert backend == B1.id
+
+
+def test_daemon_meets_a_taken_tuple(world: World) -> None:
+    """REPLY of another service's flow stays, and the daemon is told to take the next one."""
+    world.reset()
+    theirs = reply_value(world, B1, SHOP)
+    put_pending(world, reply_key(B1), theirs)
+    daemon = Daemon(world, -1, lambda: None)
+    assert daemon.decide(B1) == ReplyTupleTaken(flow_key(), B1.id)
+    assert read_pending(world, reply_key(B1)) == theirs
+    assert read_pending(world, forward_key()) is None
+    assert isinstance(daemon.decide(B2), BindingWritten)
+
+
+def _about_to_decide(world: World) -> None:
+    """What the stage before hands to ``stage_decide``: the first packet waits since AGE_NS."""
+    state = struct.pack("=QQBB6x", world.now_ns, world.now_ns - AGE_NS, Reason.DEADLINE, 7)
+    size = world.program.scratch.info.value_size
+    cpus = len(world.program.scratch.read(bytes(4)) or b"") // size
+    world.program.scratch.write(bytes(4), state.ljust(size, b"\0") * cpus)
+
+
+@pytest.mark.parametrize("reply_too", [True, False], ids=["both entries", "FORWARD only"])
+@pytest.mark.parametrize("server", [B1, B2, None], ids=["same", "another", "refusal"])
+def test_xdp_yields_to_a_decision_made_meanwhile(
+    server: Server | None, reply_too: bool, world: World
+) -> None:
+    """FORWARD of the daemon is there as XDP inserts: theirs counts, the own REPLY goes."""
+    world.reset()
+    assert isinstance(Daemon(world, -1, lambda: None).decide(server), BindingWritten)
+    if server and not reply_too:
+        world.maps.pending_flows.delete(reply_key(server))
+    _about_to_decide(world)
+    outcome = world.run(SYN_FRAME, program="stage_decide")
+    backend = server.id if server else NO_BACKEND
+    _goes_to(outcome, backend)
+    entry = read_pending(world, forward_key())
+    assert entry is not None
+    assert (entry.backend, entry.reason) == (
+        (backend, Reason.RACE_WON) if server else (NO_BACKEND, Reason.ALL_REFUSED)
+    )
+    # Of the own REPLY only what fits their decision may stay.
+    own = {B1.id} if server is B1 else set()
+    assert _replies(world) == ({server.id} if server and reply_too else own)
+    assert outcome.counters == ({} if server else {"refused_by_daemon": 1})
+    assert outcome.records == []
+
+
+def test_xdp_shares_a_reply_that_the_daemon_inserted(world: World) -> None:
+    """REPLY of this flow is there already: it stays as it is, and FORWARD is XDP's."""
+    world.reset()
+    theirs = reply_value(world, B1)
+    put_pending(world, reply_key(B1), theirs)
+    _about_to_decide(world)
+    outcome = world.run(SYN_FRAME, program="stage_decide")
+    _goes_to(outcome, B1.id)
+    assert outcome.counters == {"decided_fallback": 1}
+    assert read_pending(world, reply_key(B1)) == theirs
+    (record,) = outcome.records
+    assert abi.unpack_event_header(record).type == abi.EventType.XDP_DECIDED

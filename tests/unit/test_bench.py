@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark's own parts that a wrong figure could come from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.frames import FRAME_64, SYN, fold, sum16, tcp_frame
+from bench.report import as_json
+from bench.rows import Row, interval, paired, percentile, summary, take_turns
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("length", [FRAME_64, 61, 1514])
+def test_frames_have_right_checksums(length: int) -> None:
+    """IP header and TCP segment with its pseudo header both sum up to all ones."""
+    frame = tcp_frame(bytes(6), bytes(6), (0xC6120002, 9), (0xC6126401, 80), SYN, length=length)
+    assert len(frame) == length
+    ip, segment = frame[14:34], frame[34:]
+    assert fold(sum16(ip)) == 0xFFFF
+    pseudo = ip[12:20] + b"\0\x06" + len(segment).to_bytes(2, "big")
+    assert fold(sum16(pseudo) + sum16(segment)) == 0xFFFF
+
+
+def test_arms_take_turns() -> None:
+    """Each arm is measured once a round, in the same order."""
+    order: list[str] = []
+
+    def arm(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    samples = take_turns({"a": lambda: arm("a"), "b": lambda: arm("b")}, 3)
+    assert order == ["a", "b"] * 3
+    assert samples == {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]}
+
+
+def test_statistics() -> None:
+    """Nearest-rank percentiles, ratios round by round, an interval that holds the median."""
+    values = [float(n) for n in range(1, 101)]
+    assert percentile(values, 0.99) == 100.0
+    assert percentile([], 0.5) == 0.0
+    assert paired([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+    low, high = interval(values)
+    assert low < 50.5 < high
+    assert summary(values)["samples"] == 100
+    assert summary([]) == {"samples": 0}
+
+
+def test_a_row_becomes_json() -> None:
+    """A row keeps its verdict and its values."""
+    row = Row("what", "<= 1", "2", False, "so", {"median": 2})
+    assert as_json("name", row) == {
+        "benchmark": "name",
+        "name": "what",
+        "goal": "<= 1",
+        "measured": "2",
+        "ok": False,
+        "how": "so",
+        "values": {"median": 2},
+    }
+
+
+def test_names_are_listed_and_unknown_ones_refused() -> None:
+    """``--list`` names the benchmarks; another name is a usage error before anything runs."""
+    call = [sys.executable, "-m", "bench"]
+    listed = subprocess.run([*call, "--list"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert listed.returncode == 0
+    assert {"bound-hot", "forwarding", "race", "ageing"} <= set(listed.stdout.split())
+    refused = subprocess.run([*call, "none"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "no benchmark none" in refused.stderr

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``xdp-routerd``: its arguments, messages and exit codes. Nothing is attached here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from xdp_router.daemon.main import main
+
+GOOD = """
+[[service]]
+name = "web"
+address = "198.18.100.1:80"
+[[service.backend]]
+name = "b1"
+address = "198.19.1.2:8080"
+"""
+SERVICE = ("--service", "198.18.100.1:80/tcp")
+BACKEND = ("--backend", "198.19.1.2:8080")
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, args)
+
+
+def test_check_accepts_a_good_file(tmp_path: Path) -> None:
+    """What is in it is counted."""
+    file = tmp_path / "router.toml"
+    file.write_text(GOOD)
+    done = run("check", str(file))
+    assert (done.exit_code, done.output) == (0, f"{file}: good: 1 services, 1 backends\n")
+
+
+def test_check_names_file_and_line(tmp_path: Path) -> None:
+    """A wrong value is exit code 2, with where it stands and what was expected."""
+    file = tmp_path / "router.toml"
+    file.write_text(GOOD.replace('"web"', '"web"\nmode = "fastest"'))
+    done = run("check", str(file))
+    assert done.exit_code == 2
+    assert f"Error: {file}:4: service.mode: found 'fastest', expected 'race'" in done.output
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "binary"])
+def test_a_file_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
+    """Named, with the reason; exit code 2."""
+    file = tmp_path / "router.toml"
+    if kind == "directory":
+        file.mkdir()
+    elif kind == "binary":
+        file.write_bytes(b"\xff\xfe")
+    done = run("check", str(file))
+    assert done.exit_code == 2
+    assert str(file) in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("eth0",), "nothing to route: give --config FILE, or --service"),
+        (("eth0", *BACKEND, *SERVICE), "198.19.1.2:8080 comes before any --service"),
+        (("eth0", "eth1", "eth0", *SERVICE, *BACKEND), "interface named twice: eth0"),
+        (("eth0", "--config", "x", *SERVICE, *BACKEND), "exclude each other"),
+        ((*SERVICE, *BACKEND), "Missing argument 'IFACE...'"),
+        (("eth0", *SERVICE), "backend"),
+        (("eth0", "--service", "198.18.100.1", *BACKEND), "198.18.100.1"),
+        (("eth0", "--service=198.18.100.1:80/udp", *BACKEND), "udp"),
+        (("eth0", "--mode", "snapshot", *SERVICE, *BACKEND), "snapshot"),
+        (("eth0", "--xdp-mode", "offload", *SERVICE, *BACKEND), "offload"),
+        (("eth0", "--loader", "llvm", *SERVICE, *BACKEND), "llvm"),
+    ],
+)
+def test_a_wrong_attach_is_a_usage_error(args: tuple[str, ...], words: str) -> None:
+    """Exit code 2, and the words that help; nothing was looked at yet."""
+    done = run("attach", *args)
+    assert done.exit_code == 2, done.output
+    assert words in " ".join(done.output.split())
+
+
+def test_detach_where_nothing_is(tmp_path: Path) -> None:
+    """Exit code 1, with the interface and what there is instead."""
+    done = run("detach", "eth9", "--pins", str(tmp_path))
+    assert done.exit_code == 1
+    assert "eth9: no data plane of this router is attached there; attached: none" in done.output
+
+
+@pytest.mark.parametrize("command", [(), ("attach",), ("detach",), ("check",)])
+def test_every_command_has_help(command: tuple[str, ...]) -> None:
+    """-h explains, and exits with 0."""
+    done = run(*command, "-h")
+    assert done.exit_code == 0
+    assert "Usage:" in done.output

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offloads of the interfaces in the calling thread's network namespace, by ioctl."""
+
+from __future__ import annotations
+
+import array
+import enum
+import fcntl
+import socket
+import struct
+
+_SIOCETHTOOL = 0x8946
+_IFREQ_SIZE = 40
+_GET_STRINGS = 0x1B
+_GET_SET_SIZE = 0x37
+_GET_FEATURES = 0x3A
+_FEATURE_NAMES = 4  # the string set
+_NAME_BYTES = 32
+
+
+class Offload(enum.Enum):
+    """An offload, with the commands that read and write it."""
+
+    TX_CHECKSUM = (0x16, 0x17)
+    SEGMENTATION = (0x1E, 0x1F)
+    GRO = (0x2B, 0x2C)
+
+
+def _ioctl(ifname: str, data: bytearray) -> None:
+    """One command; the kernel answers into ``data``, which begins with its number."""
+    buffer = array.array("B", data)
+    address, _ = buffer.buffer_info()
+    request = struct.pack("16sQ", ifname.encode(), address).ljust(_IFREQ_SIZE, b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        try:
+            fcntl.ioctl(handle, _SIOCETHTOOL, request)
+        except OSError as error:
+            (command,) = struct.unpack_from("=I", data)
+            raise OSError(
+                error.errno, f"ethtool {command:#x} on {ifname}: {error.strerror}"
+            ) from error
+    data[:] = buffer.tobytes()
+
+
+def _command(ifname: str, command: int, value: int) -> int:
+    data = bytearray(struct.pack("=II", command, value))
+    _ioctl(ifname, data)
+    answer: int = struct.unpack("=II", data)[1]
+    return answer
+
+
+def active_features(ifname: str) -> frozenset[str]:
+    """Kernel names of the features that are on, such as ``rx-lro``. Raises OSError."""
+    size = bytearray(struct.pack("=IIQI", _GET_SET_SIZE, 0, 1 << _FEATURE_NAMES, 0))
+    _ioctl(ifname, size)
+    count = struct.unpack("=IIQI", size)[3]
+    names = bytearray(struct.pack("=III", _GET_STRINGS, _FEATURE_NAMES, count))
+    names += bytes(count * _NAME_BYTES)
+    _ioctl(ifname, names)
+    blocks = (count + 31) // 32
+    state = bytearray(struct.pack("=II", _GET_FEATURES, blocks)) + bytes(blocks * 16)
+    _ioctl(ifname, state)
+    on = set()
+    for bit in range(count):
+        # A block: available, requested, active, never changed.
+        (active,) = struct.unpack_from("=I", state, 8 + bit // 32 * 16 + 8)
+        if active >> bit % 32 & 1:
+            name = names[12 + bit * _NAME_BYTES :][:_NAME_BYTES]
+            on.add(bytes(name).partition(b"\0")[0].decode())
+    return frozenset(on)
+
+
+def get_offload(ifname: str, offload: Offload) -> bool:
+    """Whether the offload is on. Raises OSError."""
+    return _command(ifname, offload.value[0], 0) != 0
+
+
+def set_offload(ifname: str, offload: Offload, on: bool) -> None:
+    """Switch the offload, and make sure that it took. Raises OSError."""
+    _command(ifname, offload.value[1], int(on))
+    if get_offload(ifname, offload) != on:
+        raise OSError(f"{ifname}: the driver keeps {offload.name} {'off' if on else 'on'}")
