@@ -38,8 +38,7 @@ from xdp_router.adapters.sysctl import Sysctls
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.core.model import NO_BACKEND, Backend, Decision
-from xdp_router.core.probe_sequence import ProbeHashes, probe_seq
+from xdp_router.core.model import NO_BACKEND, Decision
 from xdp_router.core.selection import build_table
 
 from .aging import Ager
@@ -50,6 +49,7 @@ from .logs import Sampler
 from .loop import EngineLoop
 from .network import Network
 from .notify import notify
+from .probe_numbers import ProbeNumbers
 from .views import decision_line, handlers
 
 DECISION_LINES_PER_SECOND = 100
@@ -114,6 +114,9 @@ class Router:
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
+        settings = self.config.settings
+        ports = range(settings.probe_port_min, settings.probe_port_max + 1)
+        self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
         self.ready = True
         _log.info(
             "ready",
@@ -184,13 +187,9 @@ class Router:
 
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings
-        hashes = ProbeHashes(self.state.probe_key)
-
-        def sequence(backend: Backend, probe_port: int, nonce: int) -> int:
-            endpoint = backend.endpoint
-            source = self.state.backend_value(backend.id).probe_addr
-            return probe_seq(hashes.get(endpoint.addr, endpoint.port, probe_port, source), nonce)
-
+        self._numbers = ProbeNumbers(
+            self.state.probe_key, lambda backend: self.state.backend_value(backend).probe_addr
+        )
         self.engine = Engine(
             self.config.services,
             EngineSettings(
@@ -202,7 +201,7 @@ class Router:
                 decisions_kept=settings.decisions_kept,
                 max_open_decisions=settings.max_open_decisions,
             ),
-            sequence,
+            self._numbers.sequence,
             build_table,
         )
         self.sender = ProbeSocket()

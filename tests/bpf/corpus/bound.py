@@ -106,12 +106,12 @@ def with_checksum(segment: Segment, made: Callable[[Segment], bytes], layer: str
 def _corner_sums() -> list[Case]:
     cases = []
     for layer in ("ip", "tcp"):
-        sides: tuple[tuple[Callable[[Segment], bytes], str], ...]
-        sides = ((to_service, "comes in"), (to_backend, "goes out"))
+        sides: list[tuple[Callable[[Segment], bytes], str]]
+        sides = [(to_service, "comes in"), (to_backend, "goes out")]
         for made, when in sides:
             segment = with_checksum(THERE, made, layer)
             cases.append(there(f"{layer} checksum 0 {when} at the client's side", segment))
-        sides = ((from_backend, "comes in"), (to_client, "goes out"))
+        sides = [(from_backend, "comes in"), (to_client, "goes out")]
         for made, when in sides:
             segment = with_checksum(BACK, made, layer)
             cases.append(back(f"{layer} checksum 0 {when} at the backend's side", segment))
