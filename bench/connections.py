@@ -24,12 +24,12 @@ _NFTABLES: Address = ("198.18.100.2", 80)
 _HAPROXY: Address = ("198.18.100.3", 80)
 
 
-async def first_byte(address: Address, request: bytes = b"WHO\n") -> float:
+async def first_byte(address: Address, source: str) -> float:
     """Milliseconds from before the connect to the first byte of the answer."""
     start_ns = time.perf_counter_ns()
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
     try:
-        writer.write(request)
+        writer.write(b"WHO\n")
         if not await reader.read(64):
             raise ConnectionResetError("closed without an answer")
         return (time.perf_counter_ns() - start_ns) / 1e6
@@ -71,7 +71,9 @@ def stall(options: Options) -> Iterator[Row]:
             BackendSpec("b1", delay_ns=_WAY_NS),
             BackendSpec("b2", delay_ns=_WAY_NS, stall=Stall()),
             BackendSpec("b3", delay_ns=_WAY_NS),
-        )
+        ),
+        # One for each arm: all of them meet the same backends, and NAT keeps source ports.
+        client_addresses=4,
     )
     with running(spec) as router, ExitStack() as undo:
         lab = router.lab
@@ -79,11 +81,12 @@ def stall(options: Options) -> Iterator[Row]:
         _start_haproxy(lab, options.directory, undo)
         backends = lab.addresses.backends
         turn = iter(range(1 << 30))
+        own = lab.addresses.clients
         arms: dict[str, Callable[[], Awaitable[float]]] = {
-            "race": lambda: first_byte(lab.addresses.service),
-            "nftables round robin": lambda: first_byte(_NFTABLES),
-            "backends in turn": lambda: first_byte(backends[next(turn) % len(backends)]),
-            "haproxy leastconn": lambda: first_byte(_HAPROXY),
+            "race": lambda: first_byte(lab.addresses.service, own[0]),
+            "nftables round robin": lambda: first_byte(_NFTABLES, own[1]),
+            "backends in turn": lambda: first_byte(backends[next(turn) % len(backends)], own[2]),
+            "haproxy leastconn": lambda: first_byte(_HAPROXY, own[3]),
         }
         samples, failed = lab.client.run(lambda: asyncio.run(_open_loop(arms, rate, seconds)))
         engine = router.status()["engine"]
