@@ -20,6 +20,7 @@ from .frames import SYN, tcp_frame
 from .plane import CLIENT_BASE, CLIENT_PORT_MIN, SERVICE
 from .router import Router, running
 from .rows import Options, Row, percentile, summary
+from .wake import described, wake_up_us
 from .wire import Generator, Receiver
 
 THREE = (BackendSpec("b1"), BackendSpec("b2"), BackendSpec("b3"))
@@ -110,6 +111,7 @@ def client_of(flow: int) -> tuple[int, int]:
 def race_overhead(options: Options) -> Iterator[Row]:
     """What the router adds to the round trip that a race has to wait for."""
     rate, count = 1_000, options.pick(2_000, 8_000)
+    wakes = wake_up_us(options.pick(500, 2_000), DAEMON_CPU, OTHER_CPU)
     settings = 'coalesce_window = "0ns"\nprobe_rate = 100000\nprobe_burst = 10000\n'
     settings += "max_flows = 1000\ndecisions_kept = 20000\n"
     with running(LabSpec(THREE), settings, cpu=DAEMON_CPU) as router, ExitStack() as undo:
@@ -146,7 +148,7 @@ def race_overhead(options: Options) -> Iterator[Row]:
         f"open loop, {reached:.0f} SYNs/s reached, coalesce_window 0; from XDP's first sight to "
         "the SYN's arrival at the backend's XDP, one clock; daemon on one CPU, everything else "
         f"on the other; three backends wired directly; after {_PROBE_PORTS:,} races that use "
-        "each probe port for the first time",
+        f"each probe port for the first time; {described(wakes)}, and it is in the figure once",
         {
             "fppl_minus_rtt_us": summary(added),
             "cold_fppl_minus_rtt_us": summary(
@@ -154,6 +156,7 @@ def race_overhead(options: Options) -> Iterator[Row]:
             ),
             "until_xdp_forwards_us": summary(kernel),
             "rtt_us": summary([flow["rtt_us"] for flow in own]),
+            "wake_up_us": summary(wakes),
             "phases_us": phases,
             "engine": changed,
             "counters": {name: value for name, value in counters.items() if value},

@@ -79,6 +79,7 @@ def _at(options: Options, wires: dict[str, Wire], count: int) -> Iterator[Row]:
             dmac=place.backend,
             smac=place.backend_side,
         )
+    flows = "1 flow" if count == 1 else f"{count:,} flows"
     frames = options.pick(400_000, 1_500_000)
     arrived: dict[str, list[float]] = {name: [] for name in wires}
 
@@ -113,7 +114,7 @@ def _at(options: Options, wires: dict[str, Wire], count: int) -> Iterator[Row]:
         "worst_round_of_bare": percentile(paired(samples["router"], samples["bare"]), 0.0),
     }
     yield Row(
-        f"forwarding against a bare XDP redirect, {count:,} flows",
+        f"forwarding against a bare XDP redirect, {flows}",
         f">= {100 * _OF_BARE[count]:.0f} %",
         f"{100 * of_bare:.0f} % ({at['router'] / 1e6:.2f} Mpps; a packet: {nanoseconds})",
         of_bare >= _OF_BARE[count],
@@ -121,7 +122,7 @@ def _at(options: Options, wires: dict[str, Wire], count: int) -> Iterator[Row]:
         values,
     )
     yield Row(
-        f"forwarding against kernel forwarding + nftables DNAT, {count:,} flows",
+        f"forwarding against kernel forwarding + nftables DNAT, {flows}",
         f">= {_OF_NFTABLES[count]:.0f} x",
         f"{of_nftables:.1f} x",
         of_nftables >= _OF_NFTABLES[count],

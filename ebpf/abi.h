@@ -366,7 +366,7 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 	X(probe_unverified) /* looks like an answer, keyed hash does not fit */                    \
 	X(reinjected)                                                                              \
 	X(fin_outside_window)                                                                      \
-	X(rst_outside_window)                                                                      \
+	X(rst_inexact)                                                                             \
 	X(closing_revoked) /* segment after FIN or RST: the flow lives on */                       \
 	X(ttl_exceeded)                                                                            \
 	X(fragment_dropped) /* first fragment of service traffic */                                \

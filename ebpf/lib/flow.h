@@ -48,14 +48,37 @@ static __always_inline int in_window(const struct packet *p, const struct flow_e
 	       (__s32)(p->seq - receiver->ack) <= (__s32)receiver->window;
 }
 
-/* Is the sequence number itself inside the window? What RFC 9293 asks of a RST. */
-static __always_inline int starts_in_window(const struct packet *p,
-					    const struct flow_entry *receiver)
+/*
+ * Is it the sender's own RST? Its number is the next one that the receiver waits for
+ * (RFC 5961, 3.2), or the sender's own next one when it aborts with data under way.
+ * Anywhere else in the window the receiver would ask back, and the flow goes on.
+ */
+static __always_inline int is_own_rst(const struct packet *p, const struct flow_entry *sender,
+				      const struct flow_entry *receiver)
 {
-	return p->seq - receiver->ack <= receiver->window;
+	return p->seq == receiver->ack || p->seq == sender->seq_next;
 }
 
-/* A FIN or RST. Returns 0 when it lies outside the window and must change nothing. */
+/*
+ * May the segment move what is tracked? One that follows on, or was sent before, and
+ * acknowledges no more than its side offered room for, says so by itself. For the rest
+ * (a gap, a window that was probed, or somebody's guess) the other side is asked.
+ */
+static __always_inline int is_credible(const struct packet *p, const struct flow_entry *flow,
+				       __u32 end)
+{
+	int follows = p->seq == flow->seq_next || (__s32)(end - flow->seq_next) <= 0;
+	__u32 newly_acked = p->ack - flow->ack;
+	struct flow_entry *peer;
+
+	if (follows &&
+	    (!(p->flags & TCP_ACK) || newly_acked <= flow->window || (__s32)newly_acked < 0))
+		return 1;
+	peer = peer_of(&p->key, flow);
+	return peer && in_window(p, peer) && (__s32)(p->ack - peer->seq_next) <= 0;
+}
+
+/* A FIN or RST. Returns 0 when it cannot be the sender's own and must change nothing. */
 static __always_inline int flow_closing(const struct packet *p, struct flow_entry *flow)
 {
 	struct flow_entry *peer = peer_of(&p->key, flow);
@@ -63,8 +86,8 @@ static __always_inline int flow_closing(const struct packet *p, struct flow_entr
 	if (!peer)
 		return 0;
 	if (p->flags & TCP_RST) {
-		if (!starts_in_window(p, peer)) {
-			count(XR_COUNT_rst_outside_window);
+		if (!is_own_rst(p, flow, peer)) {
+			count(XR_COUNT_rst_inexact);
 			return 0;
 		}
 		flow->flags |= XR_FLOW_RST;
@@ -107,8 +130,11 @@ static __always_inline void flow_track(const struct packet *p, struct flow_entry
 			return;
 		if (!flow_closing(p, flow) || (p->flags & TCP_RST))
 			return;
-	} else if (flow->state == XR_TCP_CLOSING && p->payload && advance - 1 < TCP_WINDOW_MAX) {
-		flow_revoke_closing(p, flow);
+	} else {
+		if (!is_credible(p, flow, end))
+			return;
+		if (flow->state == XR_TCP_CLOSING && p->payload && advance - 1 < TCP_WINDOW_MAX)
+			flow_revoke_closing(p, flow);
 	}
 	if (advance - 1 < TCP_WINDOW_MAX)
 		flow->seq_next = end;

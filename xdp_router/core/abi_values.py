@@ -94,7 +94,7 @@ class Counter(enum.IntEnum):
     probe_unverified = 32
     reinjected = 33
     fin_outside_window = 34
-    rst_outside_window = 35
+    rst_inexact = 35
     closing_revoked = 36
     ttl_exceeded = 37
     fragment_dropped = 38

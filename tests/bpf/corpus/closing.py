@@ -87,10 +87,13 @@ def _window_cases(side: str, what: str, base: int) -> list[Case]:
                 receiver_after=open_,
             )
         )
+    under_way = 700  # bytes that this side has sent and the other has not acknowledged
     rsts = (
         ("at the lower edge", 0, True),
-        ("at the upper edge", WINDOW, True),
-        ("in the middle", WINDOW // 2, True),
+        ("behind its data under way", under_way, True),
+        ("within its data under way", under_way - 1, False),
+        ("at the upper edge", WINDOW, False),
+        ("in the middle", WINDOW // 2, False),
         ("just below", -1, False),
         ("just above", WINDOW + 1, False),
         ("half way round the numbers", 1 << 31, False),
@@ -104,11 +107,12 @@ def _window_cases(side: str, what: str, base: int) -> list[Case]:
                     side,
                     Segment(flags=flags, seq=base + offset),
                     base,
-                    counters={} if inside else {"rst_outside_window": 1},
+                    sender={"seq_next": base + under_way & MASK},
+                    counters={} if inside else {"rst_inexact": 1},
                     sender_after={
                         "state": CLOSING if inside else ESTABLISHED,
                         "flags": abi.FLOW_RST if inside else 0,
-                        "seq_next": base & MASK,
+                        "seq_next": base + under_way & MASK,
                     },
                     receiver_after={"state": CLOSING if inside else ESTABLISHED, "flags": 0},
                 )
