@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -24,6 +24,9 @@ from .executor import Executor
 
 RECORDS_PER_WAKEUP = 64
 """About 3 ms of work at most; the rest comes with the next turn of the loop."""
+
+RECORDS_BETWEEN_PROBES = 4
+"""More are a flood's, and its first packets must not keep this one's probes back."""
 
 _NS_PER_S = 1e9
 _log = structlog.get_logger()
@@ -72,16 +75,8 @@ class EngineLoop:
 
     def handle(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
-        self._feed(event)
+        self.run(self._commands(event))
         self._arm()
-
-    def _feed(self, event: Event) -> None:
-        try:
-            commands = self._engine.handle(event, time.monotonic_ns())
-        except Exception as error:
-            self._failed(type(event).__name__, error)
-        else:
-            self.run(commands)
 
     def _failed(self, about: str, error: Exception) -> None:
         """A fault about one flow must not cost the others their held packets."""
@@ -91,27 +86,48 @@ class EngineLoop:
     def run(self, commands: Iterable[Command]) -> None:
         """Execute commands, and those that follow from their answers, in order.
 
-        That a probe was sent is told last: each microsecond before the next probe leaves, or
-        before a held frame does, is a client's.
+        Each microsecond before a held frame leaves is a client's. So the ring is looked at
+        between two probes: a near backend may have answered, and what follows from that comes
+        before the probes that are left. That a probe was sent is told when there is time.
         """
         queue = deque(commands)
         sent: list[Event] = []
-        execute, handle = self._executor.execute, self._engine.handle
+        execute = self._executor.execute
         while queue or sent:
-            current: Event | Command
+            if not queue:
+                queue.extend(self._commands(sent.pop(0)))
+                continue
+            command = queue.popleft()
             try:
-                if not queue:
-                    current = sent.pop(0)
-                    queue.extend(handle(current, time.monotonic_ns()))
-                    continue
-                current = queue.popleft()
-                answer = execute(current)
-                if isinstance(answer, ProbeSent):
-                    sent.append(answer)
-                elif answer is not None:
-                    queue.extend(handle(answer, time.monotonic_ns()))
+                answer = execute(command)
             except Exception as error:
-                self._failed(type(current).__name__, error)
+                self._failed(type(command).__name__, error)
+                continue
+            if isinstance(answer, ProbeSent):
+                sent.append(answer)
+                if queue and self._ring.backlog:
+                    self._look_between(queue, sent)
+            elif answer is not None:
+                queue.extend(self._commands(answer))
+
+    def _look_between(self, queue: deque[Command], sent: list[Event]) -> None:
+        """Put what follows from the records that are there before the rest of ``queue``."""
+        urgent: list[Command] = []
+        while sent:  # first, so that the answer's round trip is known
+            urgent.extend(self._commands(sent.pop(0)))
+        for record in self._ring.drain(RECORDS_BETWEEN_PROBES):
+            event = self._decoded(record)
+            if event is not None:
+                urgent.extend(self._commands(event))
+        queue.extendleft(reversed(urgent))
+
+    def _commands(self, event: Event) -> Sequence[Command]:
+        """What the engine says about an event; nothing when it fails."""
+        try:
+            return self._engine.handle(event, time.monotonic_ns())
+        except Exception as error:
+            self._failed(type(event).__name__, error)
+            return ()
 
     def _readable(self) -> None:
         left = RECORDS_PER_WAKEUP
@@ -120,18 +136,19 @@ class EngineLoop:
         while left > 0 and (records := self._ring.drain(left)):
             left -= len(records)
             for record in records:
-                self._take(record)
+                event = self._decoded(record)
+                if event is not None:
+                    self.run(self._commands(event))
         self._arm()
 
-    def _take(self, record: bytes) -> None:
+    def _decoded(self, record: bytes) -> Event | None:
         self.records += 1
         try:
-            event = decode_event(record)
+            return decode_event(record)
         except AbiError as error:
             self.bad_records += 1
             _log.error("bad_record", error=str(error))
-        else:
-            self._feed(event)
+            return None
 
     def _arm(self) -> None:
         """Keep one timer, for the engine's next deadline. One that is early costs nothing."""

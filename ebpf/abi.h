@@ -383,13 +383,14 @@ enum xr_counter {
 
 /* stages[]: slow paths, each a program of its own with a stack of its own. */
 enum xr_stage {
-	XR_STAGE_SYN = 0,     /* SYN of a service: hold, retransmit, decide */
-	XR_STAGE_DECIDE = 1,  /* XDP walks the degrade chain */
-	XR_STAGE_SEGMENT = 2, /* other segment of a service without an established flow */
-	XR_STAGE_REPLY = 3,   /* backend to client while the flow is pending */
-	XR_STAGE_PROBE = 4,   /* answer to a probe */
-	XR_STAGE_ICMP = 5,    /* ICMP error that embeds a probe */
-	XR_STAGE_MAX = 6,
+	XR_STAGE_SYN = 0,       /* SYN of a service: hold, retransmit, decide */
+	XR_STAGE_SYN_BOUND = 1, /* SYN on an established flow */
+	XR_STAGE_DECIDE = 2,    /* XDP walks the degrade chain */
+	XR_STAGE_SEGMENT = 3,   /* other segment of a service without an established flow */
+	XR_STAGE_REPLY = 4,     /* backend to client while the flow is pending */
+	XR_STAGE_PROBE = 5,     /* answer to a probe */
+	XR_STAGE_ICMP = 6,      /* ICMP error that embeds a probe */
+	XR_STAGE_MAX = 7,
 };
 
 #endif

@@ -143,7 +143,7 @@ XR_SEC int xdp_router(struct xdp_md *ctx)
 		return pass(XR_COUNT_pass_other_mac);
 	if (flow->direction == XR_DIR_FORWARD &&
 	    (p.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN)
-		return go_to_stage(ctx, XR_STAGE_SYN);
+		return go_to_stage(ctx, XR_STAGE_SYN_BOUND);
 	return flow_packet(ctx, &p, flow);
 }
 
@@ -184,28 +184,42 @@ XR_SEC int stage_syn(struct xdp_md *ctx)
 {
 	struct syn syn = {};
 	struct packet p;
+	int action;
 
 	if (parse_packet(ctx, &p) != PARSE_TCP)
 		return XDP_PASS;
 	syn.control = control_lookup();
 	if (!syn.control)
 		return XDP_PASS;
-	syn.now_ns = clock_precise();
-	syn.wscale = parse_window_scale(ctx, &p);
-	syn.flow = flow_table_lookup(&p.key);
-
-	switch (classify_syn(ctx, &p, &syn)) {
-	case SYN_FLOW:
-		return syn.flow ? flow_packet(ctx, &p, syn.flow) : XDP_DROP;
-	case SYN_DECIDED:
-		return syn.forward ? pending_forward(ctx, &p, syn.forward, syn.now_ns) : XDP_DROP;
-	case SYN_DECIDE:
-		return go_to_decide(ctx, syn.reason, syn.wscale, syn.held_ns, syn.now_ns);
-	case SYN_PASS:
-		return XDP_PASS;
-	default:
-		return XDP_DROP;
+	action = classify_syn(&p, &syn);
+	if (action == SYN_DECIDED)
+		return syn.forward ? pending_forward(ctx, &p, syn.forward) : XDP_DROP;
+	if (action == SYN_FIRST || action == SYN_DECIDE) {
+		syn.wscale = parse_window_scale(ctx, &p);
+		if (action == SYN_FIRST)
+			action = first_packet(ctx, &p, &syn);
 	}
+	if (action == SYN_DECIDE)
+		return go_to_decide(ctx, syn.reason, syn.wscale, syn.held_ns, syn.now_ns);
+	return action == SYN_PASS ? XDP_PASS : XDP_DROP;
+}
+
+/* A SYN on an established flow: its own, somebody's guess, or a new connection. */
+XR_SEC int stage_syn_bound(struct xdp_md *ctx)
+{
+	struct control *control;
+	struct flow_entry *flow;
+	struct packet p;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	control = control_lookup();
+	if (!control)
+		return XDP_PASS;
+	flow = flow_table_lookup(&p.key);
+	if (flow && syn_of_flow(&p, flow, control))
+		return flow_packet(ctx, &p, flow);
+	return go_to_stage(ctx, XR_STAGE_SYN);
 }
 
 /* XDP decides by itself, in this pass: nobody else will, or not in time. */
@@ -244,7 +258,7 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 		xdp_decided_submit(ctx, &p, forward, bind.now_ns);
 	if (bind.reason == XR_REASON_ORPHAN)
 		count(XR_COUNT_orphan_hashed);
-	return pending_forward(ctx, &p, forward, bind.now_ns);
+	return pending_forward(ctx, &p, forward);
 }
 
 /* A segment without a binding, in the direction client to service only. */
@@ -285,7 +299,7 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 		return orphan(ctx, &p, service, now_ns);
 	}
 	if (forward->flags & XR_PENDING_REFUSED)
-		return pending_forward(ctx, &p, forward, now_ns);
+		return pending_forward(ctx, &p, forward);
 	reply_key_of(forward, &key);
 	reply = pending_flows_lookup(&key);
 	if (reply && is_reply_of(&p, reply) && completes_handshake(&p, forward, reply)) {
@@ -302,7 +316,7 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 	}
 	if ((p.flags & TCP_RST) && p.seq == forward->isn + 1)
 		forward->flags |= XR_PENDING_CLOSED;
-	return pending_forward(ctx, &p, forward, now_ns);
+	return pending_forward(ctx, &p, forward);
 }
 
 XR_SEC int stage_reply(struct xdp_md *ctx)

@@ -224,15 +224,15 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 
 /* Sends a client's packet to the backend that FORWARD names, or answers by RST. */
 static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
-					   struct pending_flow *forward, __u64 now_ns)
+					   struct pending_flow *forward)
 {
 	struct rewrite to;
 
 	if (forward->flags & XR_PENDING_REFUSED)
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
-	forward->last_seen_ns = now_ns;
+	forward->last_seen_ns = clock_coarse();
 	if (!forward->packets++)
-		forward->fppl_ns = elapsed_ns(forward->seen_ns, now_ns);
+		forward->fppl_ns = elapsed_ns(forward->seen_ns, clock_precise());
 	forward->bytes += p->ip_len;
 	rewrite_from_pending(&p->key, forward, &to);
 	return send_to_backend(ctx, p, &to, forward->backend);

@@ -6,6 +6,8 @@
 #ifndef XR_CLOCK_H
 #define XR_CLOCK_H
 
+#include "../abi.h"
+
 #define NS_PER_US 1000ULL
 
 static __always_inline __u64 clock_precise(void)
@@ -36,6 +38,12 @@ static __always_inline __u32 elapsed_us(__u64 since_ns, __u64 now_ns)
 static __always_inline int older_than(__u64 since_ns, __u64 limit_ns, __u64 now_ns)
 {
 	return (__s64)(now_ns - since_ns) > (__s64)limit_ns;
+}
+
+/* The daemon gives no sign of life: nobody will take an event. */
+static __always_inline int heartbeat_is_stale(const struct control *control, __u64 now_ns)
+{
+	return older_than(control->heartbeat_ns, control->heartbeat_stale_ns, now_ns);
 }
 
 #endif

@@ -5,6 +5,10 @@
  * calls in the main text, so never a macro). User space creates the maps itself and
  * hands them to either loader; sizes other than these are its choice
  * (xdp_router/adapters/map_specs.py).
+ *
+ * An insert gives an int, for a reason: before Linux 6.4 the verifier puts a function that
+ * returns an int in the place of bpf_map_update_elem, so the upper half of the helper's long
+ * is no sign, and `== -EEXIST` in 64 bits is never true.
  */
 #ifndef XR_MAPS_H
 #define XR_MAPS_H
@@ -70,7 +74,7 @@ static __always_inline struct pending_flow *pending_flows_lookup(struct flow_key
 	return pending_flows.lookup(key);
 }
 
-static __always_inline long pending_flows_insert(struct flow_key *key, struct pending_flow *value)
+static __always_inline int pending_flows_insert(struct flow_key *key, struct pending_flow *value)
 {
 	return pending_flows.insert(key, value);
 }
@@ -85,7 +89,7 @@ static __always_inline struct flow_entry *flow_table_lookup(struct flow_key *key
 	return flow_table.lookup(key);
 }
 
-static __always_inline long flow_table_insert(struct flow_key *key, struct flow_entry *value)
+static __always_inline int flow_table_insert(struct flow_key *key, struct flow_entry *value)
 {
 	return flow_table.insert(key, value);
 }
@@ -219,7 +223,7 @@ static __always_inline struct pending_flow *pending_flows_lookup(struct flow_key
 	return bpf_map_lookup_elem(&pending_flows, key);
 }
 
-static __always_inline long pending_flows_insert(struct flow_key *key, struct pending_flow *value)
+static __always_inline int pending_flows_insert(struct flow_key *key, struct pending_flow *value)
 {
 	return bpf_map_update_elem(&pending_flows, key, value, BPF_NOEXIST);
 }
@@ -234,7 +238,7 @@ static __always_inline struct flow_entry *flow_table_lookup(struct flow_key *key
 	return bpf_map_lookup_elem(&flow_table, key);
 }
 
-static __always_inline long flow_table_insert(struct flow_key *key, struct flow_entry *value)
+static __always_inline int flow_table_insert(struct flow_key *key, struct flow_entry *value)
 {
 	return bpf_map_update_elem(&flow_table, key, value, BPF_NOEXIST);
 }

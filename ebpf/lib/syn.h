@@ -22,6 +22,8 @@ static __always_inline int flow_is_over(const struct flow_entry *flow,
 
 	if (flow->state == XR_TCP_CLOSING)
 		return 1;
+	if (heartbeat_is_stale(control, now_ns))
+		return 0; /* last_seen stands still with it, see flow_account() */
 	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
 		last_seen_ns = peer->last_seen_ns;
 	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
@@ -34,7 +36,7 @@ static __always_inline int flow_is_over(const struct flow_entry *flow,
 enum syn_action {
 	SYN_PASS,
 	SYN_DROP,    /* counted where the reason is known */
-	SYN_FLOW,    /* to the established flow's backend */
+	SYN_FIRST,   /* nobody knows the flow: hold it and ask the daemon */
 	SYN_DECIDED, /* to the backend that FORWARD names */
 	SYN_DECIDE,  /* XDP decides by itself, in this pass */
 };
@@ -42,10 +44,9 @@ enum syn_action {
 struct syn {
 	const struct control *control;
 	struct service *service;
-	struct flow_entry *flow;
 	struct pending_flow *forward;
-	__u64 now_ns;
-	__u64 held_ns; /* SYN_DECIDE: since when the first packet waits */
+	__u64 now_ns;  /* SYN_FIRST, SYN_DECIDE: precise */
+	__u64 held_ns; /* SYN_FIRST, SYN_DECIDE: since when the first packet waits */
 	__u8 reason;   /* SYN_DECIDE: enum xr_reason */
 	__u8 wscale;
 };
@@ -74,8 +75,7 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 	struct flow_key key;
 	long result;
 
-	syn->held_ns = now_ns;
-	if (older_than(control->heartbeat_ns, control->heartbeat_stale_ns, now_ns))
+	if (heartbeat_is_stale(control, now_ns))
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)
 		return decide_because(syn, XR_REASON_FRAME_TOO_LONG, XR_COUNT_frame_too_long);
@@ -106,11 +106,11 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 }
 
 /*
- * The ISN rule. A SYN with the ISN of the entry is a retransmit: same backend. With
- * another ISN it is a new connection only if the old one is over; else it goes to the
- * bound backend, whose own stack answers it (RFC 5961, 4): a blind SYN cuts nothing.
+ * The ISN rule for a flow that is pending or not known. A SYN with the ISN of the entry is
+ * a retransmit: same backend. With another ISN it is a new connection only if the old one
+ * is over; else it goes to the bound backend, whose own stack answers it (RFC 5961, 4).
  */
-static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
+static __always_inline int classify_syn(const struct packet *p, struct syn *syn)
 {
 	const struct control *control = syn->control;
 	struct endpoint_key service_key;
@@ -118,30 +118,10 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 	struct flow_key key;
 	int anew = 0;
 
-	if (syn->flow) {
-		struct flow_entry *peer = peer_of(&p->key, syn->flow);
-
-		if (syn->flow->isn == p->seq) {
-			count(XR_COUNT_syn_retransmit);
-			return SYN_FLOW;
-		}
-		if (!flow_is_over(syn->flow, peer, control, syn->now_ns)) {
-			count(XR_COUNT_syn_on_live_flow);
-			return SYN_FLOW;
-		}
-		if (peer) {
-			peer_key(syn->flow, &key);
-			flow_table_delete(&key);
-		}
-		flow_key_of_kind(p, XR_KIND_NONE, &key);
-		flow_table_delete(&key);
-		anew = 1;
-	}
-
 	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key);
 	syn->forward = forward;
-	if (forward && !anew) {
+	if (forward) {
 		if (forward->isn == p->seq) {
 			if (forward->flags & XR_PENDING_REFUSED)
 				return SYN_DECIDED;
@@ -155,7 +135,7 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 			/* half evicted counts as undecided */
 		} else if (!(forward->flags & (XR_PENDING_REFUSED | XR_PENDING_CLOSED)) &&
 			   !older_than(forward->last_seen_ns, control->pending_idle_ns,
-				       syn->now_ns)) {
+				       clock_precise())) {
 			count(XR_COUNT_syn_on_live_flow);
 			return SYN_DECIDED;
 		}
@@ -168,6 +148,8 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 		count(XR_COUNT_pass_not_service);
 		return SYN_PASS;
 	}
+	syn->now_ns = clock_precise();
+	syn->held_ns = syn->now_ns;
 	flow_key_of_kind(p, XR_KIND_SEEN, &key);
 	seen = pending_flows_lookup(&key);
 	if (seen && !anew) {
@@ -185,7 +167,37 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 		count(XR_COUNT_syn_reopened);
 		forget_pending(p, forward);
 	}
-	return first_packet(ctx, p, syn);
+	return SYN_FIRST;
+}
+
+/*
+ * The ISN rule for an established flow. Returns 1 when the SYN belongs to it, 0 when it
+ * begins a new flow: then nothing of the old one is left.
+ */
+static __always_inline int syn_of_flow(const struct packet *p, struct flow_entry *flow,
+				       const struct control *control)
+{
+	struct flow_entry *peer = peer_of(&p->key, flow);
+	struct flow_key key;
+
+	if (flow->isn == p->seq) {
+		count(XR_COUNT_syn_retransmit);
+		return 1;
+	}
+	if (!flow_is_over(flow, peer, control, clock_precise())) {
+		count(XR_COUNT_syn_on_live_flow);
+		return 1;
+	}
+	count(XR_COUNT_syn_reopened);
+	if (peer) {
+		peer_key(flow, &key);
+		flow_table_delete(&key);
+	}
+	flow_key_of_kind(p, XR_KIND_NONE, &key);
+	flow_table_delete(&key);
+	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
+	forget_pending(p, pending_flows_lookup(&key));
+	return 0;
 }
 
 #endif

@@ -287,7 +287,19 @@ def test_a_backend_that_comes_up_ends_the_window() -> None:
     up.add(2)
     race.backend_state(SERVICE, 2, up=True)
     _, steps = race.admit(SERVICE, first(2, T0 + 1 * MS), T0 + 1 * MS)
-    assert steps == [probe(1, 61_001), probe(2)]
+    assert steps == [probe(2), probe(1, 61_001)]
+
+
+def test_candidates_take_turns_in_being_asked_first() -> None:
+    """Among equals the first one asked wins by a few microseconds: not always the same one."""
+    race, _ = race_of(1, 2, 3)
+    asked = []
+    for number in range(4):
+        at = T0 + number * 100 * MS
+        _, steps = race.admit(SERVICE, first(number + 1, at), at)
+        asked.append([step.backend for step in steps if isinstance(step, SendProbe)])
+        race.expire(at + 60 * MS)
+    assert asked == [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]
 
 
 def test_a_backend_that_goes_down_loses_its_outstanding_probes() -> None:

@@ -49,11 +49,12 @@ class Stage(enum.IntEnum):
     """Slots of the ``stages`` program array (``enum xr_stage``)."""
 
     SYN = 0
-    DECIDE = 1
-    SEGMENT = 2
-    REPLY = 3
-    PROBE = 4
-    ICMP = 5
+    SYN_BOUND = 1
+    DECIDE = 2
+    SEGMENT = 3
+    REPLY = 4
+    PROBE = 5
+    ICMP = 6
 
 
 class Counter(enum.IntEnum):

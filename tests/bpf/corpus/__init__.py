@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet corpus: tables of what the program has to do with a frame, in which state."""
 
-from . import bound, closing, degrade, first, foreign, handshake, isn, orphans, probes
+from . import bound, closing, credible, degrade, first, foreign, handshake, isn, orphans, probes
 
 CASES = [
     *bound.CASES,
+    *credible.CASES,
     *closing.CASES,
     *first.CASES,
     *degrade.CASES,

@@ -20,10 +20,10 @@ NOW = "now"
 """Expected of a time: between the start and the end of the run."""
 
 RECENT = "recent"
-"""The same by the coarse clock, which lags behind."""
+"""Not longer ago than the case began: by the coarse clock, or by the daemon's heartbeat."""
 
 TICK_NS = 10_000_000
-"""At most so much (HZ = 100)."""
+"""The coarse clock lags behind by no more than this (HZ = 100)."""
 
 Then = Callable[[World, int], None]
 """A look at the tables afterwards; it also gets the instant at which the run began."""
@@ -148,7 +148,7 @@ def _fits(have: object, wanted: object, world: World, span: tuple[int, int]) -> 
         return span[0] <= have <= span[1]
     if wanted == RECENT:
         assert isinstance(have, int)
-        return span[0] - TICK_NS <= have <= span[1]
+        return world.now_ns - TICK_NS <= have <= span[1]
     if isinstance(wanted, range):
         return have in wanted
     return have == wanted

@@ -12,7 +12,7 @@ from xdp_router.core.engine import SLOT_STEP, flow_hash
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
 from xdp_router.core.probe_sequence import probe_hash
 
-from .case import NOW, Case, answered, forwarded, has_pending, tables_hold
+from .case import NOW, RECENT, Case, Then, answered, forwarded, has_pending, tables_hold
 from .first import OPEN, PLAIN, first_event, of_length
 from .flows import (
     AGE_NS,
@@ -99,13 +99,20 @@ def hash_table(*servers: Server | None) -> Given:
     return write
 
 
-def bound(server: Server, mode: Mode, reason: Reason, held_ns: int = 0) -> tuple[Any, ...]:
+def bound(
+    server: Server,
+    mode: Mode,
+    reason: Reason,
+    held_ns: int = 0,
+    syn_data: int = 0,
+    wscale: int = 7,
+) -> tuple[Any, ...]:
     """What XDP wrote: FORWARD and REPLY for one backend."""
     waited = range(held_ns, held_ns + HOUR) if held_ns else 0
+    forwarded_after = range(held_ns, held_ns + HOUR)
     seen_ns = (lambda w: w.now_ns - held_ns) if held_ns else NOW
     common = {
         "seen_ns": seen_ns,
-        "last_seen_ns": NOW,
         "backend": server.id,
         "service": 0,
         "ifindex": lambda world: world.wires.client,
@@ -128,7 +135,10 @@ def bound(server: Server, mode: Mode, reason: Reason, held_ns: int = 0) -> tuple
         new_sport=CLIENT.port,
         new_dport=server.end.port,
         latency_ns=waited,
-        fppl_ns=waited,
+        last_seen_ns=RECENT,
+        fppl_ns=forwarded_after,
+        syn_data=syn_data,
+        wscale=wscale,
         **common,
     )
     back = has_pending(
@@ -141,6 +151,7 @@ def bound(server: Server, mode: Mode, reason: Reason, held_ns: int = 0) -> tuple
         new_daddr=CLIENT.number,
         new_sport=WEB.port,
         new_dport=CLIENT.port,
+        last_seen_ns=NOW,
         latency_ns=0,
         fppl_ns=0,
         syn_data=0,
@@ -163,6 +174,7 @@ def decides(
     """XDP takes ``server`` in the same pass: B1 as fallback, another by hash."""
     mode, how = (Mode.FALLBACK, "decided_fallback") if server is B1 else (Mode.HASH, "decided_hash")
     held_ns = rest.pop("held_ns", 0)
+    syn: dict[str, int] = rest.pop("syn", {})
     extra = rest.pop("extra", {})
     return forwarded(
         name,
@@ -170,7 +182,7 @@ def decides(
         to_backend(OPEN, server) if out is None else out,
         given=given,
         counters={why: 1, how: 1} | extra,
-        then=(*bound(server, mode, reason, held_ns), *rest.pop("then", ())),
+        then=(*bound(server, mode, reason, held_ns, **syn), *rest.pop("then", ())),
         **rest,
     )
 
@@ -277,6 +289,18 @@ NOBODY = [
             counters={"heartbeat_stale": 1}),
 ]  # fmt: skip
 
+
+def _credit_left(slot: int, below_ns: int) -> Then:
+    """This CPU's bucket holds less than so much; the others' were not touched."""
+
+    def look(world: World, started_ns: int) -> None:
+        credits = [credit for credit, _ in world.buckets(slot)]
+        assert min(credits) < below_ns
+        assert sum(credit < below_ns for credit in credits) == 1
+
+    return look
+
+
 BUDGET = [
     decides("budget of the service spent", "budget_service", Reason.BUDGET, spend(1),
             then=(tables_hold(2, 0),)),
@@ -284,8 +308,16 @@ BUDGET = [
             then=(tables_hold(2, 0),)),
     decides("credit just below the price of an event", "budget_service", Reason.BUDGET,
             spend(1, left_ns=HOUR - 60 * SECOND)),
-    Case(name="credit for one event", frame=SYN_FRAME, verdict=DROP, event=first_event(SYN_FRAME),
-         counters={"first_packet": 1}, given=(spend(1, left_ns=HOUR),)),
+    *(
+        Case(name=f"credit for one event of {whose}, which takes it", frame=SYN_FRAME,
+             verdict=DROP, event=first_event(SYN_FRAME), counters={"first_packet": 1},
+             given=(spend(slot, left_ns=HOUR),), then=(_credit_left(slot, 60 * SECOND),))
+        for slot, whose in ((0, "all services"), (1, "the service"))
+    ),
+    Case(name="a burst of exactly one event", frame=SYN_FRAME, verdict=DROP,
+         event=first_event(SYN_FRAME), counters={"first_packet": 1},
+         given=(lambda world: world.change_control(event_interval_ns=MS, event_burst_ns=MS),
+                lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS))),
     Case(name="credit that time has brought", frame=SYN_FRAME, verdict=DROP,
          event=first_event(SYN_FRAME), counters={"first_packet": 1},
          given=(spend(0, 2 * MS),
@@ -305,10 +337,12 @@ def _held_for_5_s(world: World) -> None:
 REASONS = [
     decides("ring full", "ring_full", Reason.RING_FULL, full_ring, then=(tables_hold(3, 0),)),
     decides("ring full, the large record", "ring_full", Reason.RING_FULL, full_ring,
-            frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946)))),
+            frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946))),
+            syn={"syn_data": 946, "wscale": abi.NO_WSCALE}),
     *(
         decides(f"frame of {length} bytes fits no event", "frame_too_long", Reason.FRAME_TOO_LONG,
-                frame=of_length(length), out=to_backend(PLAIN.but(payload=bytes(length - 54))))
+                frame=of_length(length), out=to_backend(PLAIN.but(payload=bytes(length - 54))),
+                syn={"syn_data": length - 54, "wscale": abi.NO_WSCALE})
         for length in (1521, 3000)
     ),
     decides(

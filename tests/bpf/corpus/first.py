@@ -85,7 +85,12 @@ SCALES = [
         ("14", bytes([1, 3, 3, 14]), 14),
         ("15 counts as 14", bytes([3, 3, 15, 1]), 14),
         ("255 counts as 14", bytes([3, 3, 255, 1]), 14),
-        ("behind 36 NOPs", bytes([1]) * 37 + bytes([3, 3, 9]), 9),
+        ("the 14th option, behind padding", bytes([1]) * 13 + bytes([3, 3, 9]), 9),
+        (
+            "behind MSS, SACK, timestamps and padding",
+            bytes([2, 4, 5, 180, 4, 2, 8, 10]) + bytes(8) + bytes([1, 3, 3, 9]),
+            9,
+        ),
         ("behind MSS and SACK", bytes([2, 4, 5, 180, 4, 2, 3, 3, 6, 0, 0, 0]), 6),
         ("the first of two", bytes([3, 3, 5, 3, 3, 6, 1, 1]), 5),
         ("none after the end of the list", bytes([0, 3, 3, 7]), NO_SCALE),

@@ -30,7 +30,7 @@ from .world import (
     flow_key,
 )
 
-AGE_NS = 5 * MS
+AGE_NS = 50 * MS
 """How long ago the first packet of a flow in the tables arrived."""
 
 CLIENT_WINDOW, SERVER_WINDOW = 500 << CLIENT_SCALE, 250 << SERVER_SCALE

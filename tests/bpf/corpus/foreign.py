@@ -111,6 +111,8 @@ MALFORMED = [
         ("IP version 6 in an IPv4 frame", edited(FRAME, IP_AT, b"\x65")),
         ("IP version 0", edited(FRAME, IP_AT, b"\x05")),
         ("IP header of 16 bytes", edited(FRAME, IP_AT, b"\x44")),
+        ("IP header of 16 bytes, and what follows would do as a TCP header",
+         edited(to_service(DATA.but(ack=0x50000000)), IP_AT, b"\x44")),
         ("IP header of 0 bytes", edited(FRAME, IP_AT, b"\x40")),
         ("IP header longer than the packet", edited(_ip(6, bytes(20)), IP_AT, b"\x4f")),
         ("IP length 0", edited(FRAME, IP_AT + 2, b"\0\0")),
@@ -180,6 +182,8 @@ FRAGMENTS = [
            "pass_fragment", given=FLOW),
     passed("a fragment too short for ports", _ip(6, bytes(8))[:20] + b"\x20\x00"
            + _ip(6, bytes(8))[22:], "pass_malformed"),
+    passed("a fragment too short for ports, ports in the padding",
+           edited(to_service(DATA.but(fragment=MORE)), IP_AT + 2, b"\0\x1c"), "pass_malformed"),
     passed("later fragment of 8 bytes", _ip(6, bytes(8))[:20] + b"\x00\x10"
            + _ip(6, bytes(8))[22:], "pass_fragment"),
     passed("later fragment of UDP", edited(_ip(17, UDP), 20, b"\0\2"), "pass_fragment"),
@@ -200,9 +204,11 @@ def without_stage(stage: abi.Stage) -> Given:
 
 MISSING = [
     dropped(f"without its stage: {name}", frame, "tail_call_missed",
-            given=(*given, without_stage(stage)), at=at, then=(tables_hold(len(given), 0),))
+            given=(*given, without_stage(stage)), at=at,
+            then=(tables_hold(*((0, 2) if given is FLOW else (len(given), 0))),))
     for name, frame, stage, given, at in (
         ("SYN to the service", to_service(OPEN), abi.Stage.SYN, (), "client"),
+        ("SYN on an established flow", to_service(OPEN), abi.Stage.SYN_BOUND, FLOW, "client"),
         ("segment to the service", to_service(DATA), abi.Stage.SEGMENT, (), "client"),
         ("from a backend", from_backend(SYNACK), abi.Stage.REPLY, decided(), "backend"),
         ("answer to a probe", from_backend(ANSWER, client=PROBE_SOURCE), abi.Stage.PROBE, (),

@@ -100,7 +100,7 @@ def again(name: str, frame: bytes, out: bytes, **rest: Any) -> Case:
 
 SYN_FRAME, SYN_OUT = to_service(OPEN), to_backend(OPEN)
 FIRST_TIME = has_pending(
-    "FORWARD", forward_key(), packets=1, octets=len(SYN_FRAME) - 14, last_seen_ns=NOW,
+    "FORWARD", forward_key(), packets=1, octets=len(SYN_FRAME) - 14, last_seen_ns=RECENT,
     fppl_ns=range(AGE_NS, 1 << 32), latency_ns=1_000_000,
 )  # fmt: skip
 
@@ -135,7 +135,7 @@ SYN_AGAIN = [
     forwarded("SYN sent again after the decision", SYN_FRAME, SYN_OUT, given=PENDING,
               counters={"syn_retransmit": 1},
               then=(has_pending("FORWARD", forward_key(), packets=2, octets=120, fppl_ns=2_000_000,
-                                last_seen_ns=NOW),)),
+                                last_seen_ns=RECENT),)),
     forwarded("SYN sent again after XDP decided: the time that the first one took stays",
               SYN_FRAME, SYN_OUT, counters={"syn_retransmit": 1},
               given=(reply(), forward(latency_ns=0, fppl_ns=0)),
@@ -347,7 +347,7 @@ NOT_PROMOTED = [
     waits("RST with another number closes nothing",
           LAST_ACK.but(flags=RST, seq=CLIENT_ISN + 2, ack=0), _closed(False)),
     waits("counted while pending", LAST_ACK.but(seq=CLIENT_ISN + 9, payload=b"late"),
-          has_pending("FORWARD", forward_key(), packets=2, octets=104, last_seen_ns=NOW)),
+          has_pending("FORWARD", forward_key(), packets=2, octets=104, last_seen_ns=RECENT)),
 ]  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from .world import (
     B1,
     B2,
     CLIENT_ISN,
+    MS,
     SHOP,
     Given,
     World,
@@ -74,6 +75,13 @@ def reopens(name: str, *given: Given, segment: Any = OTHER, entries: int = 1, **
 def flows_idle(world: World) -> None:
     """An established flow is idle sooner than the entries are old."""
     world.change_control(flow_idle_ns=AGE_NS // 2)
+
+
+def flows_idle_unattended(world: World) -> None:
+    """The same, but the daemon, whose heartbeat last_seen goes by, has died."""
+    world.change_control(
+        flow_idle_ns=AGE_NS // 2, heartbeat_ns=world.now_ns - AGE_NS, heartbeat_stale_ns=MS
+    )
 
 
 def _one_side_idle(side: str) -> Given:
@@ -110,6 +118,8 @@ ESTABLISHED = [
                   flow_untouched("back"), tables_hold(0, 2))),
     goes_on("same number on a closing flow", SAME, "syn_retransmit", OVER,
             then=(tables_hold(0, 2),)),
+    goes_on("another number on an idle flow while the daemon is silent: no time to go by", OTHER,
+            "syn_on_live_flow", FLOW, flows_idle_unattended),
     goes_on("same number on an idle flow", SAME, "syn_retransmit", FLOW, flows_idle),
     goes_on("another number while the backend still speaks", OTHER, "syn_on_live_flow",
             _one_side_idle("client")),

@@ -201,6 +201,8 @@ UNKNOWN = [
          event=probe_event(ProbeAnswer.SYNACK), counters={"probe_synack": 1, "reinjected": 1}),
 ]  # fmt: skip
 
+ELSEWHERE = End("198.18.1.9", PROBE_SOURCE.port)
+
 # --- ICMP ---------------------------------------------------------------------------------
 
 
@@ -211,10 +213,11 @@ def icmp(
     *,
     hop: Hop = B1.hop.back,
     options: bytes = b"",
+    rest: bytes = bytes([0, 0, 5, 220]),
     tags: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
     """An ICMP error of a router on the way to a backend."""
-    body = bytes([kind, code, 0, 0, 0, 0, 5, 220]) + embedded
+    body = bytes([kind, code, 0, 0]) + rest + embedded
     body = body[:2] + checksum(body).to_bytes(2, "big") + body[4:]
     total = 20 + len(options) + len(body)
     head = (
@@ -268,6 +271,12 @@ ICMP = [
     other_icmp("echo", icmp(8, 0, sent_probe())),
     other_icmp("one byte too few", icmp(3, 1, sent_probe(length=27))),
     other_icmp("header only", icmp(3, 1, b"")),
+    other_icmp("about a probe from another address",
+               icmp(3, 3, sent_probe(seq=number(source=ELSEWHERE), source=ELSEWHERE))),
+    other_icmp("about a probe from another port",
+               icmp(3, 3, sent_probe(seq=number(source=_port(80)), source=_port(80)))),
+    other_icmp("outer options that look like the error themselves",
+               icmp(8, 0, sent_probe()[4:], rest=sent_probe()[:4], options=bytes([3, 1, 0, 0]))),
     other_icmp("outer options", icmp(3, 1, sent_probe(), options=bytes([1, 1, 1, 0]))),
     other_icmp("inner options", icmp(3, 1, _inner(0, 0x46))),
     other_icmp("about UDP", icmp(3, 3, _inner(9, 17))),

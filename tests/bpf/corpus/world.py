@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tests.support.frames import End, Hop, Segment
 from tests.support.program import LoadedProgram, Outcome, Wires
+from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.core import abi
 from xdp_router.core.model import (
     Endpoint,
@@ -222,6 +223,12 @@ class World:
         """Write the client side's interface."""
         self._dirty = True
         self.maps.interfaces.write(self.wires.client, abi.InterfaceValue(mac, virtual_mac, flags))
+
+    def buckets(self, slot: int) -> list[tuple[int, int]]:
+        """Credit and time of each CPU's bucket of an event budget."""
+        raw = bpf.BpfMap(self.program.plane.maps["tokens"]).read(slot.to_bytes(4, "little")) or b""
+        size = abi.TOKEN_BUCKET_SIZE
+        return [abi.unpack_token_bucket(raw[at : at + size]) for at in range(0, len(raw), size)]
 
     def touch(self) -> None:
         """Say that maps were written directly: the next reset writes all of them."""

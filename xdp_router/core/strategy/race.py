@@ -181,6 +181,10 @@ class RaceStrategy:
             return Evidence(), (Verdict(first, NO_BACKEND, Reason.NO_CANDIDATE),)
         deadline_ns = max(first.seen_ns + service.deadline_ns, now_ns + LATE_GRACE_NS)
         race = _Race(first, deadline_ns)
+        # Whoever is asked first has a head start of some microseconds over an equal: each
+        # has it in turn.
+        turn = self._races_started % len(candidates)
+        candidates = candidates[turn:] + candidates[:turn]
         steps: list[Step] = []
         for backend in candidates:
             command = self._probe(race, backend, now_ns)

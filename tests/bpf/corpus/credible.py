@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which segments move what is tracked: those that follow on, or that the other side bears out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .bound import LENGTH, THERE, there
+from .case import Case, has_flow
+from .flows import established
+from .world import CLIENT_ISN, CLIENT_SCALE, SERVER_ISN
+
+START, ACKED = CLIENT_ISN + 1, SERVER_ISN + 1
+OFFERED, ROOM = 1000, 500
+"""What the client has offered the backend to send, and the backend the client."""
+
+STAYED = {"seq_next": START, "ack": ACKED, "window": OFFERED, "first_data_us": 0}
+MOVED = {
+    "seq_next": START + LENGTH,
+    "window": THERE.window << CLIENT_SCALE,
+    "first_data_us": range(5_000, 60_000_000),
+}
+
+
+def _case(
+    name: str, change: dict[str, Any], after: dict[str, Any], sent: int = 0, **client: Any
+) -> Case:
+    """The backend has sent ``sent`` bytes that the client has not acknowledged."""
+    there_before = {"window": OFFERED} | client
+    back_before = {"window": ROOM, "seq_next": ACKED + sent}
+    return there(
+        f"tracking: {name}",
+        THERE.but(**change),
+        given=(established(there_before, back_before),),
+        then=(has_flow("there", **after),),
+    )
+
+
+CASES = [
+    _case("the next bytes", {}, MOVED | {"ack": ACKED}),
+    _case("a gap for which there is room", {"seq": START + 200},
+          MOVED | {"seq_next": START + 200 + LENGTH}),
+    _case("a gap up to the last byte of the room", {"seq": START + ROOM},
+          MOVED | {"seq_next": START + ROOM + LENGTH}),
+    _case("a gap beyond the room moves nothing", {"seq": START + ROOM + 1}, STAYED),
+    _case("bytes that were sent before", {"seq": START - LENGTH},
+          {"seq_next": START, "window": MOVED["window"]}),
+    _case("bytes of which some are new", {"seq": START - 4},
+          MOVED | {"seq_next": START - 4 + LENGTH}),
+    _case("acknowledges all that was offered", {"ack": ACKED + OFFERED},
+          MOVED | {"ack": ACKED + OFFERED}),
+    _case("acknowledges more than was offered, which moves nothing",
+          {"ack": ACKED + OFFERED + 1}, STAYED),
+    _case("acknowledges more than was offered, and it was sent",
+          {"ack": ACKED + OFFERED + 1}, MOVED | {"ack": ACKED + OFFERED + 1}, OFFERED + 1),
+    _case("a gap, and an acknowledgement of the last byte sent",
+          {"seq": START + 200, "ack": ACKED + 7}, MOVED | {"seq_next": START + 200 + LENGTH,
+                                                           "ack": ACKED + 7}, 7),
+    _case("a gap, and an acknowledgement of what was never sent, moves nothing",
+          {"seq": START + 200, "ack": ACKED + 8}, STAYED, 7),
+    _case("an old acknowledgement by a segment that follows", {"ack": ACKED - 100},
+          {"seq_next": START + LENGTH, "ack": ACKED, "window": OFFERED}),
+    _case("forged numbers far away move nothing",
+          {"seq": START + (1 << 29), "ack": ACKED + (1 << 29)}, STAYED),
+    _case("forged acknowledgement half way round moves nothing that counts",
+          {"ack": ACKED + (1 << 31)}, {"ack": ACKED, "window": OFFERED}),
+    _case("forged number behind moves nothing", {"seq": START - (1 << 30), "ack": ACKED + 5000},
+          STAYED),
+]  # fmt: skip
