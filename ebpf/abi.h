@@ -359,7 +359,7 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 	X(promote_table_full)                                                                      \
 	X(orphan_hashed)                                                                           \
 	X(orphan_reset)                                                                            \
-	X(orphan_dropped) /* orphan RST: nothing to answer */                                      \
+	X(orphan_dropped) /* RST, or its SYN is still held: nothing to answer */                   \
 	X(probe_synack)                                                                            \
 	X(probe_rst)                                                                               \
 	X(probe_unreachable)                                                                       \

@@ -84,7 +84,8 @@ static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet
 		if (backend && backend->probe_addr == p->key.daddr)
 			return go_to_stage(ctx, XR_STAGE_PROBE);
 	}
-	return go_to_stage(ctx, XR_STAGE_REPLY);
+	stages_call(ctx, XR_STAGE_REPLY);
+	return pass(XR_COUNT_tail_call_missed); /* maybe not ours: never dropped unseen */
 }
 
 /* The first fragment of service traffic; later ones have no ports and pass. */
@@ -265,10 +266,16 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 static __always_inline int orphan(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, __u64 now_ns)
 {
+	struct flow_key key;
+
 	if (p->flags & TCP_RST)
 		return drop(XR_COUNT_orphan_dropped);
-	if (service->orphans == XR_ORPHANS_HASH || now_ns < service->stateless_until_ns)
+	if (service->orphans == XR_ORPHANS_HASH || now_ns < service->stateless_until_ns) {
+		flow_key_of_kind(p, XR_KIND_SEEN, &key);
+		if (pending_flows_lookup(&key)) /* its SYN is held: not decided by this */
+			return drop(XR_COUNT_orphan_dropped);
 		return go_to_decide(ctx, XR_REASON_ORPHAN, XR_NO_WSCALE, now_ns, now_ns);
+	}
 	return answer_rst(ctx, p, XR_COUNT_orphan_reset);
 }
 

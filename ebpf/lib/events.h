@@ -60,15 +60,21 @@ static __always_inline void first_packet_fill(struct event *event, struct xdp_md
 
 /*
  * Copies the frame; 0 when all of it is there. The verifier wants both bounds of the length,
- * 1 and the room, on the very register that is passed. Linux 6.1 rejects a test further up
- * (`if (len - 1 < room)`): it bounds the difference, or a copy that is spilled by then.
+ * 1 and the room, on the very register that is passed, and in the width that the compiler
+ * passes: 32 bits with -mcpu=v3, 64 as bcc compiles. Linux 6.1 rejects `if (len - 1 < room)`
+ * (it bounds the difference alone), and either one of these two tests without the other.
  */
 static __always_inline long frame_copy(struct xdp_md *ctx, void *to, __u64 len, __u64 room)
 {
 	__u64 last = len - 1;
 
 	asm volatile("" : "+r"(last));
-	return last < room ? bpf_xdp_load_bytes(ctx, 0, to, last + 1) : -1;
+	if ((__u32)last >= room)
+		return -1;
+	asm volatile("" : "+r"(last));
+	if (last >= room)
+		return -1;
+	return bpf_xdp_load_bytes(ctx, 0, to, last + 1);
 }
 
 /*

@@ -75,7 +75,8 @@ static __always_inline int is_credible(const struct packet *p, const struct flow
 	    (!(p->flags & TCP_ACK) || newly_acked <= flow->window || (__s32)newly_acked < 0))
 		return 1;
 	peer = peer_of(&p->key, flow);
-	return peer && in_window(p, peer) && (__s32)(p->ack - peer->seq_next) <= 0;
+	return peer && in_window(p, peer) &&
+	       (!(p->flags & TCP_ACK) || (__s32)(p->ack - peer->seq_next) <= 0);
 }
 
 /* A FIN or RST. Returns 0 when it cannot be the sender's own and must change nothing. */

@@ -75,6 +75,8 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 	struct flow_key key;
 	long result;
 
+	if (p->ip->ttl <= 1)
+		return drop_syn(XR_COUNT_ttl_exceeded); /* no use in asking: it ends here */
 	if (heartbeat_is_stale(control, now_ns))
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)

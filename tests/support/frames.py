@@ -11,6 +11,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Dot1Q, Ether
@@ -76,9 +77,9 @@ class Segment:
     words: int | None = None
     """TCP header length to claim, in words; the first of ``payload`` is then option bytes."""
 
-    def but(self, **change: object) -> Segment:
+    def but(self, **change: Any) -> Segment:
         """A copy with other values."""
-        return dataclasses.replace(self, **change)  # type: ignore[arg-type]
+        return dataclasses.replace(self, **change)
 
     def frame(self, src: End, dst: End, hop: Hop) -> bytes:
         """The whole frame from ``src`` to ``dst`` over ``hop``, checksums right."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from .bound import LENGTH, THERE, there
 from .case import Case, has_flow
-from .flows import established
-from .world import CLIENT_ISN, CLIENT_SCALE, SERVER_ISN
+from .flows import established, flow_keys, forward_entry, put_flow
+from .world import CLIENT_ISN, CLIENT_SCALE, SERVER_ISN, World
 
 START, ACKED = CLIENT_ISN + 1, SERVER_ISN + 1
 OFFERED, ROOM = 1000, 500
@@ -34,6 +34,11 @@ def _case(
         given=(established(there_before, back_before),),
         then=(has_flow("there", **after),),
     )
+
+
+def _alone(world: World) -> None:
+    """The backend's direction was aged out."""
+    put_flow(world, flow_keys()[0], forward_entry(world))
 
 
 CASES = [
@@ -66,4 +71,11 @@ CASES = [
           {"ack": ACKED + (1 << 31)}, {"ack": ACKED, "window": OFFERED}),
     _case("forged number behind moves nothing", {"seq": START - (1 << 30), "ack": ACKED + 5000},
           STAYED),
+    _case("bytes that were acknowledged long ago", {"seq": START - LENGTH - 90},
+          {"seq_next": START, "window": MOVED["window"]}),
+    there("tracking: a segment that follows needs no word of the other side",
+          THERE.but(ack=ACKED - 1), given=(_alone,),
+          then=(has_flow("there", seq_next=START + LENGTH, ack=ACKED),)),
+    there("tracking: a gap that nobody can bear out moves nothing", THERE.but(seq=START + 1),
+          given=(_alone,), then=(has_flow("there", seq_next=START, ack=ACKED),)),
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.frames import CWR, ECE, PSH, SYN, URG, Options, Segment
 from tests.support.program import DROP
 from xdp_router.core import abi
@@ -33,11 +35,11 @@ def first_event(frame: bytes, **fields: object) -> dict[str, object]:
     } | fields
 
 
-def held(name: str, frame: bytes, fields: dict[str, object] | None = None, **rest: object) -> Case:
+def held(name: str, frame: bytes, fields: dict[str, object] | None = None, **rest: Any) -> Case:
     """A case whose frame is a first packet that waits for the daemon."""
     rest = {"counters": {"first_packet": 1}} | rest
     event = first_event(frame, **(fields or {}))
-    return Case(name=name, frame=frame, verdict=DROP, event=event, **rest)  # type: ignore[arg-type]
+    return Case(name=name, frame=frame, verdict=DROP, event=event, **rest)
 
 
 def of_length(length: int) -> bytes:
@@ -135,7 +137,8 @@ CASES = [
          {"wscale": NO_SCALE}),
     held("SYN of which only the padding makes the record large",
          to_service(PLAIN.but(pad=bytes(187))), {"wscale": NO_SCALE}),
-    held("SYN with TTL 1 is held, too", to_service(OPEN.but(ttl=1))),
+    Case(name="SYN whose TTL ends here is not held", frame=to_service(OPEN.but(ttl=1)),
+         verdict=DROP, counters={"ttl_exceeded": 1}, then=(tables_hold(0, 0),)),
     held("SYN with sequence number 0", to_service(OPEN.but(seq=0)), {"seq": 0}),
     held("SYN with sequence number 0xffffffff", to_service(OPEN.but(seq=0xFFFFFFFF)),
          {"seq": 0xFFFFFFFF}),

@@ -210,7 +210,6 @@ MISSING = [
         ("SYN to the service", to_service(OPEN), abi.Stage.SYN, (), "client"),
         ("SYN on an established flow", to_service(OPEN), abi.Stage.SYN_BOUND, FLOW, "client"),
         ("segment to the service", to_service(DATA), abi.Stage.SEGMENT, (), "client"),
-        ("from a backend", from_backend(SYNACK), abi.Stage.REPLY, decided(), "backend"),
         ("answer to a probe", from_backend(ANSWER, client=PROBE_SOURCE), abi.Stage.PROBE, (),
          "backend"),
     )
@@ -221,6 +220,10 @@ MISSING = [
     Case(name="without its stage: hashed orphan", frame=to_service(DATA), verdict=DROP,
          counters={"tail_call_missed": 1},
          given=(hash_orphans, without_stage(abi.Stage.DECIDE))),
+    Case(name="without its stage: from a backend, maybe not ours, passes",
+         frame=from_backend(SYNACK), verdict=PASS, counters={"tail_call_missed": 1},
+         given=(*decided(), without_stage(abi.Stage.REPLY)), at="backend",
+         then=(tables_hold(2, 0),)),
     Case(name="without its stage: ICMP passes all the same", frame=icmp(3, 1, sent_probe()),
          verdict=PASS, counters={"tail_call_missed": 1}, given=(without_stage(abi.Stage.ICMP),),
          at="backend"),

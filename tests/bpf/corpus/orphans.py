@@ -151,6 +151,9 @@ def hashed(
 
 HASHED = [
     hashed("the service wants it", hash_orphans),
+    Case(name="orphan to be hashed, while its SYN is held, decides nothing",
+         frame=to_service(DATA), verdict=DROP, counters={"orphan_dropped": 1},
+         given=(seen(), hash_orphans), then=(tables_hold(1, 0),)),
     hashed("flows were forwarded without an entry lately", _stateless(3600 * SECOND)),
     with_ack("stateless time is over", DATA, given=(_stateless(-1),)),
     hashed("the fallback was not meant for it", hash_orphans,

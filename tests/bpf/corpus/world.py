@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.frames import End, Hop, Segment
 from tests.support.program import LoadedProgram, Outcome, Wires
@@ -199,19 +200,19 @@ class World:
             weight=1,
         )
 
-    def change_service(self, number: int = 0, **change: object) -> None:
+    def change_service(self, number: int = 0, **change: Any) -> None:
         """Write a service with other values."""
-        value = dataclasses.replace(self.service(number), **change)  # type: ignore[arg-type]
+        value = dataclasses.replace(self.service(number), **change)
         self._write_service(SHOP if number else WEB, value)
 
-    def change_control(self, **change: object) -> None:
+    def change_control(self, **change: Any) -> None:
         """Write control with other values."""
-        self.maps.control.write(dataclasses.replace(self.control(), **change))  # type: ignore[arg-type]
+        self.maps.control.write(dataclasses.replace(self.control(), **change))
 
-    def change_server(self, server: Server, **change: object) -> None:
+    def change_server(self, server: Server, **change: Any) -> None:
         """Write a backend with other values."""
         self._dirty = True
-        value = dataclasses.replace(self.server(server), **change)  # type: ignore[arg-type]
+        value = dataclasses.replace(self.server(server), **change)
         self.maps.backends.write(server.id, value)
 
     def change_hash(self, slots: tuple[int, ...], service: int = 0) -> None:
