@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from xdp_router.core.quantile import percentile as percentile
 
 _RESAMPLES = 400
 
@@ -47,14 +49,6 @@ def take_turns(arms: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
         for name, measure in arms.items():
             samples[name].append(measure())
     return samples
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """Nearest-rank percentile; 0 for no values."""
-    ordered = sorted(values)
-    if not ordered:
-        return 0.0
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

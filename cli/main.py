@@ -14,9 +14,10 @@ import click
 
 from xdp_router import __version__
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
+from xdp_router.adapters.pins import DEFAULT_ROOT
 
 from .commands import daemon, lab, maps
-from .commands.context import DEFAULT_PINS, Context
+from .commands.context import Context
 
 
 class _Group(click.Group):
@@ -69,7 +70,7 @@ def _one_line(error: Exception) -> str:
 @click.option(
     "--pins",
     envvar="XDP_ROUTER_PINS",
-    default=DEFAULT_PINS,
+    default=str(DEFAULT_ROOT),
     show_default=True,
     show_envvar=True,
     metavar="DIR",

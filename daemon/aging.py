@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,6 +32,7 @@ class Ager:
 
     A flow is idle only if both its entries are; a closing one goes after a linger without
     traffic. ``on_closed`` gets each flow that was removed. ``clock`` is CLOCK_MONOTONIC in ns.
+    ``pauses`` tells until when a flow's traffic may have gone on (``Heartbeat.pauses``).
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Ager:
         settings: Settings,
         on_closed: Callable[[FlowClosed], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        pauses: Callable[[int], Mapping[int, int]] = lambda _now_ns: {},
     ) -> None:
         self._flows = flows
         self._pending = pending
         self._settings = settings
         self._on_closed = on_closed
         self._clock = clock
+        self._pauses = pauses
         self.entries = 0
         """Entries of ``flow_table`` seen by the newest sweep: two a flow."""
         self.removed = 0
@@ -72,32 +76,29 @@ class Ager:
     async def _age_flows(self, batch: Batch) -> None:
         now_ns = self._clock()
         limits = self._limits(now_ns)
-        for count, index in enumerate(_idle_flows(batch.values, limits), 1):
-            key, value = _entry(batch, index)
-            self._remove_if_over(key, value, limits, now_ns)
+        for count, index in enumerate(limits.passed(batch.values), 1):
+            key, _ = _entry(batch, index)
+            self._remove_if_over(key, limits, now_ns)
             if not count % REMOVALS:
                 await asyncio.sleep(0)
 
-    def _limits(self, now_ns: int) -> tuple[int, ...]:
-        """By state: entries last seen before this instant are over."""
+    def _limits(self, now_ns: int) -> _Limits:
         idle = now_ns - self._settings.flow_idle_ns
         linger = now_ns - self._settings.closed_linger_ns
         limits = dict.fromkeys(abi.TcpState, linger)
         limits[abi.TcpState.ESTABLISHED] = idle
-        return tuple(limits[state] for state in sorted(limits))
+        return _Limits(tuple(limits[state] for state in sorted(limits)), self._pauses(now_ns))
 
-    def _remove_if_over(
-        self, key: bytes, value: bytes, limits: tuple[int, ...], now_ns: int
-    ) -> None:
+    def _remove_if_over(self, key: bytes, limits: _Limits, now_ns: int) -> None:
         # The batch is as old as the pauses since: what counts is how the entry is now.
         own = self._flows.read(key)
-        if own is None or not _is_over(own, limits):
+        if own is None or not limits.is_passed(own):
             return
         peer = abi.peer_key(key, own)
         other = self._flows.read(peer)
         if other is not None and abi.peer_key(peer, other) != key:
             other = None  # half a flow is left, and its other tuple is another flow's by now
-        elif other is not None and not _is_over(other, limits):
+        elif other is not None and not limits.is_passed(other):
             return
         if abi.unpack_flow_entry(own).direction is abi.Direction.FORWARD:
             forward, reply, reply_raw = key, peer, other
@@ -131,15 +132,26 @@ class Ager:
                 await asyncio.sleep(0)
 
 
-def _idle_flows(values: bytes, limits: tuple[int, ...]) -> Iterator[int]:
-    """Which of the entries in a row are over by themselves."""
-    for index, (last_seen_ns, state, _flags, _direction) in enumerate(abi.iter_flow_aging(values)):
-        if last_seen_ns < limits[state]:
-            yield index
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """``before_ns``, by state: entries without traffic since that instant are over."""
 
+    before_ns: tuple[int, ...]
+    pauses: Mapping[int, int]
 
-def _is_over(value: bytes, limits: tuple[int, ...]) -> bool:
-    return any(True for _ in _idle_flows(value, limits))
+    def passed(self, values: bytes) -> Iterator[int]:
+        """Which of the entries in a row are over by themselves."""
+        before_ns, pauses = self.before_ns, self.pauses
+        for index, (last_seen_ns, state, _flags, _direction) in enumerate(
+            abi.iter_flow_aging(values)
+        ):
+            limit_ns = before_ns[state]
+            if last_seen_ns < limit_ns and pauses.get(last_seen_ns, 0) < limit_ns:
+                yield index
+
+    def is_passed(self, value: bytes) -> bool:
+        """Whether one entry is over by itself."""
+        return any(True for _ in self.passed(value))
 
 
 def _entry(batch: Batch, index: int) -> tuple[bytes, bytes]:

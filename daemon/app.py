@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifetime of the daemon: what is acquired, in which order, and how it is let go.
 
-    checks (nothing changed yet) -> control socket -> reserved ports -> maps and programs,
-    pinned -> maps filled, heartbeat -> XDP attached -> services opened -> ready
+    checks (nothing changed yet) -> control socket -> maps and programs, pinned -> reserved
+    ports -> maps filled, heartbeat -> XDP attached -> services opened -> ready
 
 Shutdown is the reverse: every step registers its undo and goes on. A SIGKILL runs none of
-them: the pinned links keep the data plane at work, and ``detach`` cleans up.
+them: the pinned links keep the data plane at work, and ``detach`` cleans up, by the notes that
+are pinned with it.
 
 Commands are answered from ready on: until then nothing here gives up the event loop.
 """
@@ -24,17 +25,18 @@ from typing import Any
 import structlog
 
 from xdp_router.adapters import bpf_syscall as bpf
-from xdp_router.adapters import netlink, xdp_link
+from xdp_router.adapters import netlink, sysctl, xdp_link
 from xdp_router.adapters.bpf_support import require_support
 from xdp_router.adapters.control import ControlServer
-from xdp_router.adapters.dataplane import DataPlane, instance_dir, link_pin
+from xdp_router.adapters.dataplane import DataPlane, require_free
 from xdp_router.adapters.host_checks import check_interface, check_service, merge_uncertain
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
+from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pins import instance_dir, link_pin
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
-from xdp_router.adapters.sysctl import Sysctls
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.errors import XdpRouterError
@@ -44,6 +46,7 @@ from xdp_router.core.selection import build_table
 from .aging import Ager
 from .executor import Executor
 from .garbage import GarbageKeeper
+from .heartbeat import Heartbeat
 from .kernel_state import KernelState
 from .logs import Sampler
 from .loop import EngineLoop
@@ -80,6 +83,7 @@ class Router:
         self.ready = False
         self.started_s = time.monotonic()
         self.links: list[xdp_link.XdpLink] = []
+        self.watcher: netlink.PathWatcher | None = None
         self.program_id = 0
         self.decisions_total = 0
         self.decisions_by_service: dict[int, int] = {}
@@ -91,6 +95,8 @@ class Router:
 
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
+        # Its own data plane is not "another XDP program", which --replace would remove.
+        require_free(self.options.pins, self.options.interfaces)
         found = self._check_interfaces()
         names = {backend.endpoint.addr: backend.name for backend in reversed(self._backends)}
         resolutions = netlink.resolve_paths(names)
@@ -100,8 +106,9 @@ class Router:
         self._control = ControlServer(self.options.control, handlers(self), self._control_fault)
         await self._control.start()
         undo.push_async_callback(self._control.close)
-        self._reserve_ports(undo)
         self._load(undo)
+        self._reserve_ports(undo)
+        self._fill_maps()
         self._start_engine(undo)
         for link in found:
             self.network.attached(link)
@@ -161,8 +168,13 @@ class Router:
             log(finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend)
 
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
-        sysctls = undo.enter_context(Sysctls())
+        sysctls = undo.enter_context(sysctl.Sysctls())
         settings = self.config.settings
+        ports = sysctl.ports_to_reserve(settings.probe_port_min, settings.probe_port_max)
+        notes = Notes(self.plane.maps["notes"])
+        notes.write(Note.CONTROL_SOCKET, str(self.options.control.absolute()))
+        notes.write(Note.NETNS, sysctl.namespace_id())
+        notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
         for warning in sysctls.reserve_ports(settings.probe_port_min, settings.probe_port_max):
             _log.warning("probe_port_in_use", detail=warning)
 
@@ -182,6 +194,8 @@ class Router:
         undo.callback(self.plane.close)
         undo.callback(self.plane.unpin)
         self.program_id = bpf.prog_info(self.plane.entry).id
+
+    def _fill_maps(self) -> None:
         self.state = KernelState(self.plane, self.config)
         self.state.write_all()
 
@@ -216,14 +230,21 @@ class Router:
         ring_fd = self.plane.maps["first_packet_events"]
         ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)
+        heartbeat = Heartbeat(self.state.beat, settings.heartbeat_stale_ns)
         self.loop = EngineLoop(
-            self.engine, self.executor, ring, self.state.beat, settings.heartbeat_interval_ns
+            self.engine, self.executor, ring, heartbeat.beat, settings.heartbeat_interval_ns
         )
         self.loop.start()
         undo.callback(self.loop.stop)
         self.network = Network(self._backends, self.state, self.executor, self.loop.handle)
         maps = self.state.maps
-        self.ager = Ager(maps.flow_table, maps.pending_flows, settings, self.loop.handle)
+        self.ager = Ager(
+            maps.flow_table,
+            maps.pending_flows,
+            settings,
+            self.loop.handle,
+            pauses=heartbeat.pauses,
+        )
 
     def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
         attached = xdp_link.attach(
@@ -246,6 +267,7 @@ class Router:
         watcher = netlink.PathWatcher(self.network.path_changed, self.network.link_changed)
         watcher.start(addrs)
         undo.callback(watcher.close)
+        self.watcher = watcher
 
     # What has happened
 

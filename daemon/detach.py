@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes what a daemon that is gone has left: attachments and pins."""
+"""Removes what a daemon that is gone has left: attachments, pins, and what it had noted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xdp_router.adapters import bpf_syscall as bpf
-from xdp_router.adapters.dataplane import (
-    NoInstance,
-    find_instances,
-    heartbeat_age_ns,
-    instance_of,
-    pinned_links,
-    remove_pins,
-)
+from xdp_router.adapters import sysctl
+from xdp_router.adapters.control import ControlError, remove_stale_socket
+from xdp_router.adapters.dataplane import NoInstance, daemon_alive
+from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pins import find_instances, instance_of, pinned_links, remove_pins
 from xdp_router.core.errors import XdpRouterError
-
-_ALIVE_NS = 1_000_000_000
 
 
 def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
     """Detach the data planes that hold ``interfaces``; yields what was done, line by line.
 
-    Raises NoInstance for an interface that has none, XdpRouterError when its daemon runs.
+    Reserved ports are given back in the current network namespace only. Raises NoInstance for
+    an interface that has none, XdpRouterError when its daemon runs.
     """
     done: set[Path] = set()
     for interface in interfaces:
@@ -36,8 +33,7 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
             raise NoInstance(
                 f"{interface}: no data plane of this router is attached there; attached: {held}"
             )
-        age_ns = heartbeat_age_ns(found.path)
-        if age_ns is not None and age_ns < _ALIVE_NS:
+        if daemon_alive(found.path):
             raise XdpRouterError(
                 f"{interface}: its daemon is running: stop it (SIGTERM or Ctrl-C), it detaches "
                 "by itself"
@@ -49,6 +45,36 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
             finally:
                 os.close(fd)
             yield f"{name}: detached"
+        yield from _undo_notes(found.path)
         remove_pins(found.path)
         done.add(found.path)
         yield f"{found.path}: removed"
+
+
+def _undo_notes(pin_dir: Path) -> Iterator[str]:
+    """What cannot be undone is told, and keeps nothing else from being."""
+    fd = bpf.open_pinned(str(pin_dir / "notes"))
+    try:
+        notes = Notes(fd)
+        ports, netns, control = (notes.read(note) for note in Note)
+    finally:
+        os.close(fd)
+    if ports:
+        yield _release_ports(ports, netns)
+    if control:
+        with contextlib.suppress(ControlError):  # another program's, or in use: not ours
+            if remove_stale_socket(Path(control)):
+                yield f"{control}: removed"
+
+
+def _release_ports(ports: str, netns: str) -> str:
+    if netns != sysctl.namespace_id():
+        return (
+            f"ports {ports}: still reserved, in the network namespace of the daemon: take them "
+            f"out of {sysctl.RESERVED_PORTS} there"
+        )
+    try:
+        sysctl.release_ports(sysctl.parse_ports(ports))
+    except sysctl.SysctlError as error:
+        return f"ports {ports}: still reserved: {error}"
+    return f"ports {ports}: no longer reserved"

@@ -54,6 +54,8 @@ class Executor:
     ) -> None:
         self._state = state
         self._pending = state.maps.pending_flows
+        self._flows = state.maps.flow_table
+        self._shared = state.shared
         self._backends = {backend.id: backend for backend in backends}
         self._reinjector = reinjector
         self._sender = sender
@@ -121,6 +123,10 @@ class Executor:
                 return BindingFailed(first.key, f"pending_flows, reply: {os.strerror(code)}")
             else:
                 own_reply = reply
+            if backend.endpoint in self._shared and self._is_in_use(reply, first):
+                if own_reply:
+                    self._pending.delete(own_reply)
+                return ReplyTupleTaken(first.key, backend.id)
         forward, value = abi.pack_forward_pending(
             first, backend, command.mode, command.reason, command.latency_ns
         )
@@ -134,6 +140,18 @@ class Executor:
         if taken is not None:
             return BindingTaken(first.key, taken.backend, taken.mode, taken.reason)
         return BindingFailed(first.key, f"pending_flows, forward: {os.strerror(code)}")
+
+    def _is_in_use(self, reply: bytes, first: FirstPacket) -> bool:
+        """Whether an established flow of another service owns the reply tuple.
+
+        Its REPLY entry has aged out of ``pending_flows`` long ago.
+        """
+        raw = self._flows.read(abi.without_kind(reply))
+        if raw is None:
+            return False
+        entry = abi.unpack_flow_entry(raw)
+        key = first.key
+        return (entry.new_saddr, entry.new_sport) != (key.service_addr, key.service_port)
 
     def _is_own_reply(self, reply: bytes, first: FirstPacket) -> bool:
         """Whether the REPLY entry that is in the way belongs to this very flow."""

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import secrets
 import time
+from collections import Counter
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -47,6 +48,13 @@ class KernelState:
         self.probe_key = (secrets.randbits(32), secrets.randbits(32))
         self.reinject_mark = secrets.randbits(63) + 1
         self._services: dict[int, tuple[Service, abi.ServiceValue]] = {}
+        counts = Counter(
+            endpoint
+            for service in config.services
+            for endpoint in {backend.endpoint for backend in service.backends}
+        )
+        self.shared = frozenset(endpoint for endpoint, count in counts.items() if count > 1)
+        """Addresses that serve more than one service: their reply tuples can collide."""
         self._backends: dict[int, abi.BackendValue] = {}
 
     def write_all(self) -> None:
@@ -87,9 +95,9 @@ class KernelState:
         for service, value in self._services.values():
             self.maps.services.write(service.endpoint, value)
 
-    def beat(self, now_ns: int) -> None:
-        """Write the heartbeat."""
-        self.maps.control.beat(now_ns)
+    def beat(self, now_ns: int, resumed_ns: int) -> None:
+        """Write the heartbeat, and the end of its newest pause."""
+        self.maps.control.beat(now_ns, resumed_ns)
 
     def set_path(self, backend: int, path: Path | None) -> None:
         """Set where a backend's frames go; None: nowhere, they are dropped as ``no_path``."""
@@ -140,9 +148,11 @@ class KernelState:
     def _write_control(self) -> None:
         settings = self._config.settings
         interval_ns, burst_ns = budget_per_cpu(settings.event_rate, settings.event_burst)
+        now_ns = time.monotonic_ns()
         self.maps.control.write(
             abi.ControlValue(
-                heartbeat_ns=time.monotonic_ns(),
+                heartbeat_ns=now_ns,
+                resumed_ns=now_ns,
                 heartbeat_stale_ns=settings.heartbeat_stale_ns,
                 reinject_mark=self.reinject_mark,
                 pending_idle_ns=settings.pending_idle_ns,
@@ -166,7 +176,7 @@ class KernelState:
                 addr=backend.endpoint.addr,
                 port=backend.endpoint.port,
                 proto=backend.endpoint.proto,
-                flags=0,
+                flags=abi.BACKEND_SHARED if backend.endpoint in self.shared else 0,
                 service=service.id,
                 ifindex=0,
                 probe_addr=0,

@@ -15,11 +15,9 @@ from typing import Any
 import click
 
 from xdp_router import __version__
-from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, ControlError
-from xdp_router.adapters.dataplane import DEFAULT_ROOT
-from xdp_router.adapters.host import HostError
+from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
 from xdp_router.adapters.loader import CHOICES
-from xdp_router.adapters.sysctl import SysctlError
+from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
 from xdp_router.core.config import RouterConfig, config_from_flags, parse_config
 from xdp_router.core.errors import ConfigError, XdpRouterError
@@ -41,7 +39,7 @@ class _Group(click.Group):
         except ConfigError as error:
             click.echo(f"Error: {error}", err=True)
             raise click.exceptions.Exit(_EXIT_CONFIG) from error
-        except (XdpRouterError, HostError, ControlError, SysctlError, OSError) as error:
+        except XdpRouterError as error:
             if os.environ.get("XDP_ROUTER_DEBUG"):
                 raise
             raise click.ClickException(str(error)) from error

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from xdp_router.adapters.control import CommandError
 from xdp_router.core import abi
 from xdp_router.core.address import format_endpoint, format_mac, parse_endpoint, protocol_name
 from xdp_router.core.model import NO_BACKEND, Decision, FlowKey, ProbeAnswer, Service
+from xdp_router.core.quantile import percentile
 
 if TYPE_CHECKING:
     from .app import Router
@@ -40,13 +40,6 @@ def handlers(router: Router) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
     }
 
 
-def percentile(values: list[int], share: float) -> float:
-    """Nearest-rank percentile of sorted values; 0 for none."""
-    if not values:
-        return 0.0
-    return float(values[max(math.ceil(len(values) * share) - 1, 0)])
-
-
 class Views:
     """Reads a router; changes nothing."""
 
@@ -63,7 +56,7 @@ class Views:
         router = self._router
         engine = router.engine
         newest = islice(engine.decisions, _SAMPLE)
-        fppl = sorted(decision.fppl_ns for decision in newest if decision.fppl_ns)
+        fppl = [decision.fppl_ns for decision in newest if decision.fppl_ns]
         return {
             "ready": router.ready,
             "version": __version__,
@@ -86,7 +79,14 @@ class Views:
             "open_decisions": engine.open_decisions,
             "flows": router.ager.entries // 2,
             "decisions_total": router.decisions_total,
-            "engine": {**engine.counters, **router.executor.counters, **router.sender.counters},
+            "engine": {
+                **engine.counters,
+                **router.executor.counters,
+                **router.sender.counters,
+                "bad_records": router.loop.bad_records,
+                "loop_faults": router.loop.faults,
+                "netlink_overruns": router.watcher.overruns if router.watcher else 0,
+            },
             "fppl_us": {
                 "p50": round(percentile(fppl, 0.50) / _NS_PER_US, 1),
                 "p99": round(percentile(fppl, 0.99) / _NS_PER_US, 1),
@@ -206,8 +206,8 @@ class Views:
     def _timeline(self, decision: Decision, service: Service) -> list[dict[str, Any]]:
         """What happened when, in microseconds since the first packet was seen."""
         start_ns = decision.seen_ns
-        # XDP decided in the same pass through the program, or the daemon did about a held one.
-        held = decision.reinjected_ns or decision.decided_ns != start_ns
+        # Otherwise XDP decided in the same pass through the program.
+        held = decision.decided_ns != start_ns
         seen = f"first packet of {service.name}" + (", held by XDP" if held else "")
         line: list[tuple[float, str, str]] = [(0.0, "seen", seen)]
 

@@ -115,6 +115,7 @@ XR_ASSERT_SIZE(service, 56);
 /* backend.flags */
 #define XR_BACKEND_UP 0x01       /* may be chosen; neighbour and route are resolved */
 #define XR_BACKEND_DRAINING 0x02 /* keeps its flows, gets no new ones */
+#define XR_BACKEND_SHARED 0x04   /* another service has the same address and port */
 
 struct backend {
 	__be32 addr;
@@ -303,6 +304,7 @@ XR_ASSERT_SIZE(interface, 16);
 struct control {
 	__u64 heartbeat_ns;       /* daemon's last sign of life */
 	__u64 heartbeat_stale_ns; /* older than this: the daemon is gone */
+	__u64 resumed_ns;         /* end of the last gap in the heartbeat, and so in last_seen */
 	__u64 reinject_mark;      /* secret; see struct reinject_meta */
 	__u64 pending_idle_ns;    /* another ISN on a pending flow idle this long: new flow */
 	__u64 flow_idle_ns;       /* the same for an established flow */
@@ -316,7 +318,7 @@ struct control {
 	__u16 probe_port_max;
 	__u32 pad;
 };
-XR_ASSERT_SIZE(control, 88);
+XR_ASSERT_SIZE(control, 96);
 
 /*
  * data_meta of a frame that the daemon runs through the program (BPF_PROG_TEST_RUN).

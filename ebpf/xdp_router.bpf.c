@@ -246,12 +246,13 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
 	result = decide(ctx, &p, service, &bind);
-	if (result == BIND_FAILED) {
-		forget_pending(&p, 0); /* the client may try again from the same port */
+	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
+	forward = pending_flows_lookup(&key); /* ours, or the daemon's, which came meanwhile */
+	if (!forward && result == BIND_FAILED) {
+		flow_key_of_kind(&p, XR_KIND_SEEN, &key);
+		pending_flows_delete(&key); /* the client may try again from the same port */
 		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);
 	}
-	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
-	forward = pending_flows_lookup(&key);
 	if (!forward) /* evicted at once: newer ones fill the table */
 		return drop(XR_COUNT_pending_insert_failed);
 	/* the daemon still holds the frame */

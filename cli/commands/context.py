@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, ControlClient
-
-DEFAULT_PINS = "/sys/fs/bpf/xdp-router"
+from xdp_router.adapters.pins import DEFAULT_ROOT
+from xdp_router.core.address import parse_addr, parse_endpoint
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ class Context:
     """Where the router is, and how it is reached (handed in by tests)."""
 
     control: str = DEFAULT_CONTROL_PATH
-    pins: str = DEFAULT_PINS
+    pins: str = str(DEFAULT_ROOT)
     ask_daemon: Callable[[str, str, dict[str, object]], Any] = field(default=_ask)
     open_pins: Callable[[str], Instance] = field(default=_open)
 
@@ -80,14 +80,11 @@ class ClientAddress(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The value as given. Fails as a usage error."""
-        address, colon, port = value.partition(":")
-        octets = address.split(".")
-        good_address = len(octets) == 4 and all(
-            octet.isascii() and octet.isdigit() and int(octet) < 256 for octet in octets
-        )
-        good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-        if not colon:
-            good_port = self._port_optional
-        if not (good_address and good_port):
-            self.fail(f"{value!r} is not {self.name}, such as 198.18.0.2:40000", param, ctx)
+        try:
+            if self._port_optional and ":" not in value:
+                parse_addr(value)
+            else:
+                parse_endpoint(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         return value

@@ -14,7 +14,7 @@
 #define E2BIG_RESULT (-7)   /* -E2BIG: hash map full */
 
 /* Attempts at a free reply tuple: the fallback, then slots of the hash table. */
-#define DECIDE_ATTEMPTS 4
+#define DECIDE_ATTEMPTS 5
 #define DECIDE_SLOT_STEP 397 /* coprime to XR_HASH_SLOTS */
 
 /*
@@ -113,6 +113,20 @@ struct bind {
 	__u8 wscale;
 };
 
+/*
+ * Does an established flow of another service own the reply tuple? Its REPLY entry has aged
+ * out of pending_flows long ago.
+ */
+static __always_inline int tuple_in_use(const struct packet *p, const struct flow_key *reply)
+{
+	struct flow_key key = *reply;
+	struct flow_entry *owner;
+
+	key.kind = XR_KIND_NONE;
+	owner = flow_table_lookup(&key);
+	return owner && (owner->new_saddr != p->key.daddr || owner->new_sport != p->key.dport);
+}
+
 static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 				     const struct service *service, const struct backend *backend,
 				     const struct bind *bind)
@@ -159,6 +173,12 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	} else if (result) {
 		return BIND_FAILED;
 	}
+	if ((backend->flags & XR_BACKEND_SHARED) && tuple_in_use(p, &reply)) {
+		if (own_reply)
+			pending_flows_delete(&reply);
+		count(XR_COUNT_pending_reply_taken);
+		return BIND_TUPLE_TAKEN;
+	}
 
 	value->isn = p->seq;
 	value->new_saddr = p->key.saddr;
@@ -191,6 +211,7 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct bind *bind)
 {
 	__u32 hash = flow_hash(&p->key);
+	__u32 tried = XR_NO_BACKEND;
 	int attempt, result;
 
 	for (attempt = 0; attempt < DECIDE_ATTEMPTS; attempt++) {
@@ -207,8 +228,9 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 			hash += DECIDE_SLOT_STEP;
 		}
 		backend = backends_lookup(bind->backend);
-		if (!backend_usable(backend))
+		if (!backend_usable(backend) || bind->backend == tried)
 			continue;
+		tried = bind->backend;
 		result = bind_flow(ctx, p, service, backend, bind);
 		if (result == BIND_TUPLE_TAKEN)
 			continue;
@@ -230,7 +252,8 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 
 	if (forward->flags & XR_PENDING_REFUSED)
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
-	forward->last_seen_ns = clock_coarse();
+	if (!(p->flags & TCP_SYN) || p->seq == forward->isn) /* a guess keeps nothing alive */
+		forward->last_seen_ns = clock_coarse();
 	if (!forward->packets++)
 		forward->fppl_ns = elapsed_ns(forward->seen_ns, clock_precise());
 	forward->bytes += p->ip_len;

@@ -59,22 +59,19 @@ static __always_inline void first_packet_fill(struct event *event, struct xdp_md
 }
 
 /*
- * Copies the frame; 0 when all of it is there. The verifier wants both bounds of the length,
- * 1 and the room, on the very register that is passed, and in the width that the compiler
- * passes: 32 bits with -mcpu=v3, 64 as bcc compiles. Linux 6.1 rejects `if (len - 1 < room)`
- * (it bounds the difference alone), and either one of these two tests without the other.
+ * Copies as much of the frame as the record says; 0 when all of it is there. The verifier wants
+ * both bounds of the length, 1 and the room, on the very register that is passed. Linux 6.1
+ * rejects `if (len - 1 < room) load(..., len)`: it bounds the difference, or a copy; and if it
+ * knew something of `len` before, it skips a test whose outcome is sure, with the lower half
+ * of the register unbounded. It knows nothing of what is read back from the record.
  */
-static __always_inline long frame_copy(struct xdp_md *ctx, void *to, __u64 len, __u64 room)
+static __always_inline long frame_copy(struct xdp_md *ctx, const struct event *event, void *to,
+				       __u64 room)
 {
-	__u64 last = len - 1;
+	__u64 last = *(const volatile __u16 *)&event->frame_len - 1ULL;
 
 	asm volatile("" : "+r"(last));
-	if ((__u32)last >= room)
-		return -1;
-	asm volatile("" : "+r"(last));
-	if (last >= room)
-		return -1;
-	return bpf_xdp_load_bytes(ctx, 0, to, last + 1);
+	return last < room ? bpf_xdp_load_bytes(ctx, 0, to, last + 1) : -1;
 }
 
 /*
@@ -93,7 +90,7 @@ static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct 
 		if (!event)
 			return -1;
 		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
-		if (frame_copy(ctx, event->frame, len, sizeof(event->frame))) {
+		if (frame_copy(ctx, &event->head, event->frame, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;
 		}
@@ -106,7 +103,7 @@ static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct 
 		if (!event)
 			return -1;
 		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
-		if (frame_copy(ctx, event->frame, len, sizeof(event->frame))) {
+		if (frame_copy(ctx, &event->head, event->frame, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;
 		}

@@ -129,7 +129,7 @@ static __always_inline void flow_track(const struct packet *p, struct flow_entry
 	if (p->flags & (TCP_FIN | TCP_RST | TCP_SYN)) {
 		if (p->flags & TCP_SYN)
 			return;
-		if (!flow_closing(p, flow) || (p->flags & TCP_RST))
+		if (!flow_closing(p, flow) || (p->flags & TCP_RST) || !is_credible(p, flow, end))
 			return;
 	} else {
 		if (!is_credible(p, flow, end))
@@ -156,7 +156,7 @@ static __always_inline void flow_account(const struct packet *p, struct flow_ent
 {
 	struct control *control = control_lookup();
 
-	if (control)
+	if (control && !(p->flags & TCP_SYN)) /* may be a guess: it keeps nothing alive */
 		flow->last_seen_ns = control->heartbeat_ns;
 	__sync_fetch_and_add(&flow->packets, 1);
 	__sync_fetch_and_add(&flow->bytes, p->ip_len);

@@ -182,9 +182,16 @@ XR_MAP(pending_flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct pending_flo
 XR_MAP(flow_table, BPF_MAP_TYPE_HASH, struct flow_key, struct flow_entry);
 XR_MAP(tokens, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct token_bucket);
 XR_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64);
-XR_MAP(control, BPF_MAP_TYPE_ARRAY, __u32, struct control);
 XR_MAP(interfaces, BPF_MAP_TYPE_HASH, __u32, struct interface);
 XR_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch);
+
+/* The declared size carries the ABI version, which the loader compares. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, XR_ABI_VERSION);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);

@@ -22,8 +22,10 @@ static __always_inline int flow_is_over(const struct flow_entry *flow,
 
 	if (flow->state == XR_TCP_CLOSING)
 		return 1;
-	if (heartbeat_is_stale(control, now_ns))
-		return 0; /* last_seen stands still with it, see flow_account() */
+	/* last_seen stands still with the heartbeat, see flow_account() */
+	if (heartbeat_is_stale(control, now_ns) ||
+	    !older_than(control->resumed_ns, control->flow_idle_ns, now_ns))
+		return 0;
 	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
 		last_seen_ns = peer->last_seen_ns;
 	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);

@@ -95,7 +95,8 @@ def test_traffic_since_the_batch_was_read_keeps_a_flow(router: SmallRouter) -> N
         other = 3 - event.key.client_port
         fresh = flow_entries(other, NOW)
         forward = keys[other][0]
-        router.maps.flow_table.replace(forward, abi.pack_flow_entry(fresh[forward]))
+        table = bpf.BpfMap(router.plane.maps["flow_table"])
+        table.write(forward, abi.pack_flow_entry(fresh[forward]))
 
     ager = sweep(router, packet_for_the_other)
     assert ager.removed == 1

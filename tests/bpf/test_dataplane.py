@@ -150,7 +150,7 @@ def test_an_interface_has_one_data_plane(beat_ago_ns: int | None, words: str, bp
     if beat_ago_ns is not None:
         control = Control(plane.maps["control"])
         control.write(control.read())
-        control.beat(time.monotonic_ns() - beat_ago_ns)
+        control.beat(time.monotonic_ns() - beat_ago_ns, 0)
     with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
         DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth1", "eth2"]))
     plane.unpin()

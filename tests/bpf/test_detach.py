@@ -35,7 +35,7 @@ def leave_behind(pins: Path, *interfaces: str, beat_ago_ns: int | None = None) -
     if beat_ago_ns is not None:
         control = Control(plane.maps["control"])
         control.write(control.read())
-        control.beat(time.monotonic_ns() - beat_ago_ns)
+        control.beat(time.monotonic_ns() - beat_ago_ns, 0)
     assert plane.pin_dir is not None
     for name in interfaces:
         link = xdp_link.attach(plane.entry, name, link_info(name).ifindex, None)

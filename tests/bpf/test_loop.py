@@ -22,6 +22,7 @@ from xdp_router.core.model import NO_BACKEND, Backend, Decision, Mode, Reason
 from xdp_router.core.probe_sequence import ProbeHashes, probe_seq
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.executor import Executor
+from xdp_router.daemon.heartbeat import Heartbeat
 from xdp_router.daemon.loop import EngineLoop
 
 MS = 1_000_000
@@ -46,9 +47,8 @@ async def running(wired: WiredRouter) -> AsyncIterator[EngineLoop]:
     fd = wired.router.plane.maps["first_packet_events"]
     ring = RingBuffer(fd, bpf.map_info(fd).max_entries)
     state = wired.router.state
-    loop = EngineLoop(
-        engine_of(wired), wired.executor, ring, state.beat, SETTINGS.heartbeat_interval_ns
-    )
+    beat = Heartbeat(state.beat, SETTINGS.heartbeat_stale_ns).beat
+    loop = EngineLoop(engine_of(wired), wired.executor, ring, beat, SETTINGS.heartbeat_interval_ns)
     loop.start()
     for backend in wired.router.backends:
         wired.bring_up(backend)

@@ -19,15 +19,19 @@ from tests.bpf.corpus.degrade import overdue, refusal
 from tests.bpf.corpus.first import OPEN
 from tests.bpf.corpus.flows import (
     AGE_NS,
+    flow_keys,
     forward_key,
+    put_flow,
     put_pending,
     read_pending,
+    reply_entry,
     reply_key,
     reply_value,
 )
 from tests.bpf.corpus.world import (
     B1,
     B2,
+    B3,
     CLIENT_ISN,
     CLIENT_SCALE,
     MARK,
@@ -90,7 +94,8 @@ class Daemon:
         self._world = world
         self.sent = Sent()
         pending = Interrupted(world.maps.pending_flows, at, happens)
-        state: Any = SimpleNamespace(maps=SimpleNamespace(pending_flows=pending))
+        maps = SimpleNamespace(pending_flows=pending, flow_table=world.maps.flow_table)
+        state: Any = SimpleNamespace(maps=maps, shared={endpoint_of(B1.end)})
         sender: Any = self.sent
         backends = [Backend(s.id, "b", endpoint_of(s.end), s.service) for s in (B1, B2)]
         reinjector = Reinjector(world.program.plane.entry, MARK)
@@ -188,6 +193,24 @@ def test_daemon_meets_a_taken_tuple(world: World) -> None:
     assert isinstance(daemon.decide(B2), BindingWritten)
 
 
+def test_daemon_meets_a_tuple_of_an_established_flow(world: World) -> None:
+    """The other service's flow is in ``flow_table`` alone: its tuple is taken all the same."""
+    world.reset()
+    put_flow(world, flow_keys(B1, SHOP)[1], reply_entry(world, B1, service=SHOP))
+    daemon = Daemon(world, -1, lambda: None)
+    assert daemon.decide(B1) == ReplyTupleTaken(flow_key(), B1.id)
+    assert _replies(world) == set()
+    assert read_pending(world, forward_key()) is None
+    assert isinstance(daemon.decide(B2), BindingWritten)
+
+
+def test_daemon_does_not_mind_its_own_established_flow(world: World) -> None:
+    """An entry of this very flow in ``flow_table`` takes nothing from it."""
+    world.reset()
+    put_flow(world, flow_keys(B1)[1], reply_entry(world, B1))
+    assert isinstance(Daemon(world, -1, lambda: None).decide(B1), BindingWritten)
+
+
 def _about_to_decide(world: World) -> None:
     """What the stage before hands to ``stage_decide``: the first packet waits since AGE_NS."""
     state = struct.pack("=QQBB6x", world.now_ns, world.now_ns - AGE_NS, Reason.DEADLINE, 7)
@@ -220,6 +243,20 @@ def test_xdp_yields_to_a_decision_made_meanwhile(
     assert _replies(world) == ({server.id} if server and reply_too else own)
     assert outcome.counters == ({} if server else {"refused_by_daemon": 1})
     assert outcome.records == []
+
+
+@pytest.mark.parametrize("server", [B1, None], ids=["bound", "refusal"])
+def test_xdp_that_finds_nobody_yields_too(server: Server | None, world: World) -> None:
+    """Every backend is down for XDP, but the daemon's decision came meanwhile: it stays."""
+    world.reset()
+    assert isinstance(Daemon(world, -1, lambda: None).decide(server), BindingWritten)
+    for each in (B1, B2, B3):
+        world.change_server(each, flags=0)
+    _about_to_decide(world)
+    outcome = world.run(SYN_FRAME, program="stage_decide")
+    _goes_to(outcome, server.id if server else NO_BACKEND)
+    assert _replies(world) == ({server.id} if server else set())
+    assert read_pending(world, forward_key()) is not None
 
 
 def test_xdp_shares_a_reply_that_the_daemon_inserted(world: World) -> None:

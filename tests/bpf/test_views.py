@@ -30,7 +30,7 @@ from xdp_router.core.events import (
 from xdp_router.core.model import NO_BACKEND, Decision, Mode, ProbeAnswer, ProbeRecord, Reason
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.app import Router
-from xdp_router.daemon.views import Views, decision_line, handlers, percentile
+from xdp_router.daemon.views import Views, decision_line, handlers
 
 CLIENT = "198.18.0.1:1"
 SEEN = T0 + 100 * US
@@ -76,6 +76,8 @@ class Stage:
             ager=SimpleNamespace(entries=6),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4}),
+            loop=SimpleNamespace(bad_records=7, faults=8),
+            watcher=SimpleNamespace(overruns=9),
         )
         self.views = Views(cast(Router, self.router))
 
@@ -192,7 +194,7 @@ def test_another_flow_of_the_same_ports_lends_nothing(stage: Stage) -> None:
 def test_xdp_decided_by_itself(stage: Stage) -> None:
     """Not held, not re-injected: the time line says forwarded; refused has nobody to go to."""
     engine = stage.engine
-    engine.handle(XdpDecided(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0), T0 + US)
+    engine.handle(XdpDecided(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0, T0), T0 + US)
     engine.handle(FlowEstablished(key(1), 1, T0 + 900 * US, 400, 500), T0 + MS)
     answer = stage.views.explain({"client": CLIENT})
     assert what(answer["timeline"]) == [
@@ -203,16 +205,26 @@ def test_xdp_decided_by_itself(stage: Stage) -> None:
         (900.0, "established"),
     ]
     assert answer["timeline"][0]["detail"] == "first packet of web"
-    engine.handle(XdpDecided(key(2), 0, NO_BACKEND, Mode.REFUSED, Reason.NO_CANDIDATE, T0), T0 + US)
+    nobody = XdpDecided(key(2), 0, NO_BACKEND, Mode.REFUSED, Reason.NO_CANDIDATE, T0, T0)
+    engine.handle(nobody, T0 + US)
     refused = stage.views.explain({"client": "198.18.0.1:2"})
     assert refused["backend"] == ""
     assert refused["timeline"][-1]["detail"].startswith("nobody (refused)")
 
 
+def test_xdp_decided_on_the_retransmit_of_a_held_packet(stage: Stage) -> None:
+    """The time line has the instant at which XDP decided, not when the daemon was told."""
+    event = XdpDecided(key(1), 0, 1, Mode.HASH, Reason.DEADLINE, T0, T0 + 1000 * MS)
+    stage.engine.handle(event, T0 + 1003 * MS)
+    timeline = stage.views.explain({"client": CLIENT})["timeline"]
+    assert what(timeline) == [(0.0, "seen"), (1_000_000.0, "decided")]
+    assert timeline[0]["detail"] == "first packet of web, held by XDP"
+
+
 def test_the_newest_decision_counts(stage: Stage) -> None:
     """A client that came back is explained by its last connection."""
     for instant, backend in ((T0, 1), (T0 + 9 * MS, 2)):
-        event = XdpDecided(key(1), 0, backend, Mode.HASH, Reason.BUDGET, instant)
+        event = XdpDecided(key(1), 0, backend, Mode.HASH, Reason.BUDGET, instant, instant)
         stage.engine.handle(event, instant)
     assert stage.views.explain({"client": CLIENT})["backend"] == "b2"
 
@@ -227,7 +239,7 @@ def test_the_newest_decision_counts_over_all_services(stage: Stage) -> None:
     stage.router.engine = Engine((web, api), actors.DEFAULTS, actors.sequence, build_table)
     to_api = replace(key(1), service_port=81)
     for instant, flow, service in ((T0, key(1), web), (T0 + MS, to_api, api)):
-        event = XdpDecided(flow, service.id, NO_BACKEND, Mode.HASH, Reason.BUDGET, instant)
+        event = XdpDecided(flow, service.id, NO_BACKEND, Mode.HASH, Reason.BUDGET, instant, instant)
         stage.router.engine.handle(event, instant)
     views = Views(cast(Router, stage.router))
     assert views.explain({"client": CLIENT})["service"] == "api"
@@ -265,15 +277,6 @@ def test_a_wrong_list_of_clients_is_refused(stage: Stage, clients: object) -> No
     """Not a list, or too long a one."""
     with pytest.raises(CommandError, match="2000"):
         asyncio.run(stage.views.decisions({"clients": clients}))
-
-
-@pytest.mark.parametrize(
-    ("values", "p50", "p99"),
-    [([], 0, 0), ([7], 7, 7), ([1, 2], 1, 2), (list(range(1, 101)), 50, 99)],
-)
-def test_percentiles(values: list[int], p50: float, p99: float) -> None:
-    """Nearest rank of sorted values; none gives 0."""
-    assert (percentile(values, 0.5), percentile(values, 0.99)) == (p50, p99)
 
 
 def test_the_log_line_explains_a_decision() -> None:

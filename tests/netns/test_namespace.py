@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.netns import unique_prefix
-from xdp_router.lab import LabError, Namespace
+from tests.support.netns import unique_prefix, wait_for
+from xdp_router.lab import LabError, Namespace, processes
 from xdp_router.lab.links import prepare
 from xdp_router.lab.namespace import remove_name
 
@@ -45,6 +48,29 @@ def test_spawned_process_is_inside() -> None:
         assert namespace.path.stat().st_ino == os.fstat(namespace.fd).st_ino
     finally:
         namespace.close()
+
+
+SPAWNER = """
+import sys
+from xdp_router.lab.namespace import Namespace, SpawnPolicy
+inside = Namespace.create("ns", policy=SpawnPolicy(env={sys.argv[1]: sys.argv[2]}))
+print("begun", flush=True)
+while True:
+    inside.spawn(["sleep", "1000"])
+"""
+
+
+def test_nothing_survives_a_killed_parent(tmp_path: Path, rng: random.Random) -> None:
+    """Wherever SIGKILL hits a process that spawns, all that it spawned ends too."""
+    for _ in range(5):
+        argv = [sys.executable, "-c", SPAWNER, processes.MARK, str(tmp_path)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"begun\n"
+            time.sleep(rng.uniform(0, 0.05))
+            parent.kill()
+        time.sleep(0.1)  # one that is between fork and exec shall show itself
+        wait_for(lambda: not processes.marked(tmp_path), 5.0, "everything ends with the parent")
 
 
 def test_sockets_work_from_outside() -> None:

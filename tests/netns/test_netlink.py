@@ -14,7 +14,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
-from xdp_router.adapters.host import Rtnl, addr_int, mac_bytes
+from xdp_router.adapters.host import Rtnl, mac_bytes
 from xdp_router.adapters.netlink import (
     BackendRouteError,
     LinkEvent,
@@ -28,7 +28,7 @@ from xdp_router.adapters.netlink import (
 
 NEAR = "198.18.1.1"
 FAR = "198.18.1.2"
-FAR_INT = addr_int(FAR)
+FAR_INT = parse_addr(FAR)
 NEAR_MAC = "02:00:00:00:01:01"
 FAR_MAC = "02:00:00:00:01:02"
 OTHER_MAC = "02:00:00:00:01:99"
@@ -131,14 +131,14 @@ def test_direct_backend_is_resolved() -> None:
         wire = _wire(ipr)
         found = resolve_paths([FAR_INT])[FAR_INT]
         os.close(wire.far_ns)
-    assert found.path == Path(wire.near, mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC), addr_int(NEAR))
+    assert found.path == Path(wire.near, mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC), parse_addr(NEAR))
     assert (found.interface, found.next_hop) == ("be1", FAR_INT)
 
 
 @in_fresh_netns
 def test_backend_behind_gateway_gets_the_gateways_mac() -> None:
     """A routed backend is reached by the MAC of its gateway."""
-    remote = addr_int("198.19.7.7")
+    remote = parse_addr("198.19.7.7")
     with IPRoute() as ipr:
         wire = _wire(ipr)
         ipr.route("add", dst="198.19.7.0/24", gateway=FAR)
@@ -152,7 +152,7 @@ def test_backend_behind_gateway_gets_the_gateways_mac() -> None:
 @in_fresh_netns
 def test_one_shot_reports_what_it_could_not_resolve() -> None:
     """No route and no ARP answer are told apart, and the wait is bounded."""
-    absent, unrouted = addr_int("198.18.1.77"), addr_int("198.19.9.9")
+    absent, unrouted = parse_addr("198.18.1.77"), parse_addr("198.19.9.9")
     with IPRoute() as ipr:
         wire = _wire(ipr)
         began = time.monotonic()
@@ -186,10 +186,10 @@ def test_backend_on_this_host_is_refused() -> None:
     with IPRoute() as ipr:
         wire = _wire(ipr)
         ipr.link("set", index=1, state="up")
-        found = resolve_paths([addr_int(NEAR)])
+        found = resolve_paths([parse_addr(NEAR)])
         os.close(wire.far_ns)
     with pytest.raises(BackendRouteError, match=r"b1 \(198.18.1.1\) is an address of this host"):
-        require_attached(found.values(), {wire.near}, {addr_int(NEAR): "b1"})
+        require_attached(found.values(), {wire.near}, {parse_addr(NEAR): "b1"})
 
 
 @in_fresh_netns

@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,19 @@ import pytest
 
 from tests.netns.test_lab import who
 from tests.support.netns import mounts_under, unique_prefix, wait_for
-from xdp_router.lab import BackendSpec, LabError, LabSpec, LabState, down, open_lab, processes, up
+from xdp_router.lab import (
+    BackendSpec,
+    Lab,
+    LabError,
+    LabSpec,
+    LabState,
+    down,
+    open_lab,
+    processes,
+    up,
+)
 from xdp_router.lab.persist import Removed
+from xdp_router.lab.spawn_guard import spawning
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -44,6 +56,10 @@ class Place:
         """Another process that builds the lab here."""
         arguments = [str(self.directory), self.prefix, str(self.netns_dir)]
         return subprocess.Popen([sys.executable, "-c", BUILD, *arguments], stdout=subprocess.PIPE)
+
+    def up(self) -> Lab:
+        """Build the lab here."""
+        return up(SPEC, directory=self.directory, prefix=self.prefix, netns_dir=self.netns_dir)
 
     def down(self) -> Removed:
         """Take the lab here down."""
@@ -98,13 +114,10 @@ def test_lab_outlives_its_builder(place: Place) -> None:
 
 def test_second_up_is_refused(place: Place) -> None:
     """While a lab is up, another up names the mend and harms nothing."""
-    arguments = {
-        "directory": place.directory, "prefix": place.prefix, "netns_dir": place.netns_dir
-    }  # fmt: skip
-    lab = up(SPEC, **arguments)  # type: ignore[arg-type]
+    lab = place.up()
     try:
         with pytest.raises(LabError, match=r"up already.*lab down"):
-            up(SPEC, **arguments)  # type: ignore[arg-type]
+            place.up()
         assert who(lab, 0) == "b1"
     finally:
         lab.close()
@@ -115,7 +128,7 @@ def test_second_up_is_refused(place: Place) -> None:
 def test_down_is_idempotent(place: Place) -> None:
     """Down without a lab, or a second time, does nothing and says so."""
     assert place.down().nothing
-    lab = up(SPEC, directory=place.directory, prefix=place.prefix, netns_dir=place.netns_dir)
+    lab = place.up()
     lab.close()
     assert not place.down().nothing
     assert place.down().nothing
@@ -134,9 +147,33 @@ def test_down_after_a_killed_builder(place: Place, after_ms: int) -> None:
     place.assert_empty()
 
 
+def test_down_waits_for_a_process_that_is_being_born(place: Place) -> None:
+    """A process between fork and exec, with no mark yet, keeps the lab; afterwards it is found."""
+    lab = place.up()
+    removed: list[Removed] = []
+    taker = threading.Thread(target=lambda: removed.append(place.down()))
+    try:
+        with spawning(place.directory):
+            taker.start()
+            taker.join(0.3)
+            assert taker.is_alive()
+            assert lab.backend_pid("b1") is not None
+            daemon = lab.router.spawn(["sleep", "1000"])
+        taker.join(10)
+        assert daemon.wait(0) == -15
+        assert removed[0].processes == 4
+        with pytest.raises(LabError, match="was taken down"):
+            lab.router.spawn(["true"])
+    finally:
+        lab.close()
+        taker.join(10)
+        place.down()
+    place.assert_empty()
+
+
 def test_down_without_the_state_file(place: Place) -> None:
     """If the state file is lost or unreadable, mark and prefix are enough."""
-    lab = up(SPEC, directory=place.directory, prefix=place.prefix, netns_dir=place.netns_dir)
+    lab = place.up()
     lab.close()
     (place.directory / "state.json").write_text("{")
     with pytest.raises(LabError, match=r"state.json can't be read.*lab down"):
@@ -152,7 +189,7 @@ def test_up_and_down_exclude_each_other(place: Place) -> None:
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(LabError, match="at work"):
-            up(SPEC, directory=place.directory, prefix=place.prefix, netns_dir=place.netns_dir)
+            place.up()
         with pytest.raises(LabError, match="at work"):
             place.down()
     finally:
@@ -167,7 +204,7 @@ def test_failed_up_leaves_nothing(place: Place) -> None:
     other = place.netns_dir / f"{place.prefix}-be2"
     other.touch()
     with pytest.raises(LabError, match="be2 exists already"):
-        up(SPEC, directory=place.directory, prefix=place.prefix, netns_dir=place.netns_dir)
+        place.up()
     place.assert_empty()
 
 

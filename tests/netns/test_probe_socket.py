@@ -14,11 +14,10 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import Wire, enter_netns, in_fresh_netns, make_wire, open_netns
-from xdp_router.adapters.host import addr_int
 from xdp_router.adapters.netlink import Path, resolve_paths
 from xdp_router.adapters.probe_socket import ProbeSocket, ProbeTarget
 
-FAR = addr_int("198.18.1.2")
+FAR = parse_addr("198.18.1.2")
 PORT = 8080
 _ETH_P_ALL = 3
 

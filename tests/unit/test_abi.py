@@ -121,7 +121,8 @@ KEY = model.FlowKey(0xC6120A01, 40001, 0xC6126401, 80)
 EVENT = abi.EventHeader(1 << 50, KEY, 2, 3, 4, 0xDEADBEEF, 0, 7, 8, 9, 10, 11, 12, 13, 1 << 51)
 INTERFACE = abi.InterfaceValue(MAC, MAC[::-1], 3)
 CONTROL = abi.ControlValue(
-    1, 2, 1 << 63, 4, 5, 6, 7, 8, (0x11223344, 0x55667788), 9, 10, 61000, 61999
+    *(1, 2, 1 << 63, 4, 5, 6, 7, 8, (0x11223344, 0x55667788), 9, 10, 61000, 61999),
+    resumed_ns=1 << 54,
 )
 
 Case = tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]
@@ -247,7 +248,7 @@ def test_established_and_xdp_decided_are_decoded() -> None:
         reason=model.Reason.RING_FULL,
     )
     assert abi.decode_event(abi.pack_event(head)) == XdpDecided(
-        KEY, 2, 3, model.Mode.HASH, model.Reason.RING_FULL, 1 << 51
+        KEY, 2, 3, model.Mode.HASH, model.Reason.RING_FULL, 1 << 51, 1 << 50
     )
 
 

@@ -117,13 +117,11 @@ def test_a_binding_that_the_kernel_refuses_closes_the_flow() -> None:
     assert log.decision.closed_ns == T0 + 30
     assert log.decision.reinjected_ns == 0
     assert made.open_decisions == 0
-    retransmit = XdpDecided(key(1), 0, 3, Mode.HASH, Reason.DEADLINE, T0)
+    retransmit = XdpDecided(key(1), 0, 3, Mode.HASH, Reason.DEADLINE, T0, T0 + 999 * MS)
     [log] = made.handle(retransmit, T0 + 1_000 * MS)
     assert isinstance(log, LogDecision)
-    assert [each.error for each in made.decisions.find(0xC6120001, 1)] == [
-        "",
-        "pending_flows: ENOMEM",
-    ]
+    assert [each.error for each in made.decisions] == ["", "pending_flows: ENOMEM"]
+    assert kept(made).decided_ns == T0 + 999 * MS
 
 
 def test_xdp_decides_a_flow_that_is_open_here() -> None:
@@ -131,14 +129,14 @@ def test_xdp_decides_a_flow_that_is_open_here() -> None:
     made = engine(1, 2)
     packet = first(1)
     records = [ProbeRecord(1, 0), ProbeRecord(2, 0)]
-    adopted = decision(packet, 2, Mode.HASH, Reason.DEADLINE, T0 + 40, records)
+    adopted = decision(packet, 2, Mode.HASH, Reason.DEADLINE, T0 + 30, records)
     adopted.reinjected_ns = 0
     play(
         made,
         (T0, packet, [probe(1), probe(2)]),
         (
             T0 + 40,
-            XdpDecided(key(1), 0, 2, Mode.HASH, Reason.DEADLINE, T0),
+            XdpDecided(key(1), 0, 2, Mode.HASH, Reason.DEADLINE, T0, T0 + 30),
             [LogDecision(adopted)],
         ),
         (T0 + 50, reply(1, T0 + 50), []),
@@ -150,24 +148,25 @@ def test_xdp_decides_a_flow_that_is_open_here() -> None:
 def test_xdp_decision_without_an_open_flow_is_kept() -> None:
     """The daemon never saw the first packet; ``explain`` knows about it all the same."""
     made = engine(1)
-    by_xdp = Decision(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0, decided_ns=T0)
+    by_xdp = Decision(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0, decided_ns=T0 + 2)
     play(
         made,
         (
             T0 + 70,
-            XdpDecided(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0),
+            XdpDecided(key(1), 0, 1, Mode.HASH, Reason.RING_FULL, T0, T0 + 2),
             [LogDecision(by_xdp)],
         ),
     )
-    assert made.decisions.find(0xC6120001, 1) == [by_xdp]
+    assert list(made.decisions) == [by_xdp]
 
 
 def test_the_event_of_a_decision_that_was_already_adopted_is_no_second_one() -> None:
     """The write found XDP's binding before its event came through the ring."""
     made, _ = decided_by_race()
     made.handle(BindingTaken(key(1), 3, Mode.HASH, Reason.DEADLINE), T0 + 30)
-    play(made, (T0 + 40, XdpDecided(key(1), 0, 3, Mode.HASH, Reason.DEADLINE, T0), []))
+    play(made, (T0 + 40, XdpDecided(key(1), 0, 3, Mode.HASH, Reason.DEADLINE, T0, T0 + 20), []))
     assert len(made.decisions) == 1
+    assert kept(made).decided_ns == T0 + 20  # not when the daemon learnt of it
     assert made.counters["decided_by_xdp_known"] == 1
 
 
@@ -192,7 +191,7 @@ def test_a_verdict_for_an_older_flow_of_the_same_five_tuple_is_not_used() -> Non
     made = engine(1)
     again = first(1, T0 + 60 * MS)
     made.handle(first(1), T0)
-    made.handle(XdpDecided(key(1), 0, 1, Mode.HASH, Reason.DEADLINE, T0), T0 + 40)
+    made.handle(XdpDecided(key(1), 0, 1, Mode.HASH, Reason.DEADLINE, T0, T0 + 30), T0 + 40)
     play(
         made,
         (T0 + 60 * MS, again, [probe(1, 61_001)]),
@@ -210,7 +209,9 @@ def test_a_verdict_for_an_older_flow_of_the_same_five_tuple_is_not_used() -> Non
 
 def kept(made: Engine, port: int = 1) -> Decision:
     """The newest kept decision of client port ``port``."""
-    return made.decisions.find(0xC6120001, port)[0]
+    decision = made.decisions.newest(key(port))
+    assert decision is not None
+    return decision
 
 
 def test_the_record_follows_the_flow_to_its_end() -> None:

@@ -251,7 +251,11 @@ class Router(RuleBasedStateMachine):
         if waiting:
             first = waiting[which % len(waiting)].first
             self.tell(
-                XdpDecided(first.key, first.service, 0, Mode.HASH, Reason.DEADLINE, first.seen_ns)
+                XdpDecided(
+                    *(first.key, first.service, 0, Mode.HASH, Reason.DEADLINE),
+                    first.seen_ns,
+                    first.seen_ns + 1,
+                )
             )
 
     # What must hold

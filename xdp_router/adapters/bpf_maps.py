@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from xdp_router.core import abi
 from xdp_router.core.model import Endpoint
@@ -55,10 +56,6 @@ class FlowTable:
     def insert_noexist(self, key: bytes, value: bytes) -> int:
         """Insert. 0 or an errno: EEXIST, or E2BIG when the table is full."""
         return self._map.insert(key, value)
-
-    def replace(self, key: bytes, value: bytes) -> None:
-        """Overwrite an entry. XDP may have counted packets since it was read."""
-        self._map.write(key, value)
 
     def delete(self, key: bytes) -> int:
         """Delete. 0 or ENOENT."""
@@ -172,24 +169,31 @@ class Control:
 
     def __init__(self, fd: int) -> None:
         self._map = BpfMap(fd)
-        self._rest = b""
+        self._written: abi.ControlValue | None = None
 
     def write(self, value: abi.ControlValue) -> None:
         """Set all of it."""
-        raw = abi.pack_control(value)
-        self._rest = raw[8:]
-        self._map.write(self._KEY, raw)
+        self._map.write(self._KEY, abi.pack_control(value))
+        self._written = value
 
     def read(self) -> abi.ControlValue:
         """All of it; zeros before the first write."""
         raw = self._map.read(self._KEY)
         return abi.unpack_control(raw if raw is not None else bytes(abi.CONTROL_SIZE))
 
-    def beat(self, now_ns: int) -> None:
-        """Write the heartbeat. Needs a ``write`` before: nothing in there changes but by us."""
-        if not self._rest:
+    def beat(self, now_ns: int, resumed_ns: int) -> None:
+        """Write the heartbeat, and when it came back after its newest pause.
+
+        Needs a ``write`` before: nothing in there changes but by us.
+        """
+        value = self._written
+        if value is None:
             raise RuntimeError("Control.beat before Control.write")
-        self._map.write(self._KEY, now_ns.to_bytes(8, sys.byteorder) + self._rest)
+        if resumed_ns != value.resumed_ns:
+            # First: nobody may see a heartbeat that goes on, and not that it had stopped.
+            value = replace(value, resumed_ns=resumed_ns)
+            self.write(value)
+        self.write(replace(value, heartbeat_ns=now_ns))
 
 
 class Counters:

@@ -66,11 +66,6 @@ def map_create(
     return checked(action, "bpf_map_create", *arguments)
 
 
-def map_freeze(fd: int) -> None:
-    """Make a map read-only for user space, for good."""
-    checked("freeze a map", "bpf_map_freeze", fd)
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """``count`` keys in a row and their values in the same order."""

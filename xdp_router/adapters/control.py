@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from xdp_router.core.errors import XdpRouterError
+
 DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
 
 Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
@@ -33,7 +35,7 @@ _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o755
 
 
-class ControlError(Exception):
+class ControlError(XdpRouterError):
     """A control request, or the control socket itself, failed; the text says how."""
 
 
@@ -69,6 +71,22 @@ def _probe_socket(path: Path) -> bool:
         except OSError as error:
             raise ControlError(f"cannot look at {path}: {error.strerror}") from error
         return True
+
+
+def remove_stale_socket(path: Path) -> bool:
+    """Remove a control socket that nobody listens on. False: there is none, or it is in use.
+
+    Raises ControlError if ``path`` is no socket, or cannot be looked at or removed.
+    """
+    if _probe_socket(path):
+        return False
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ControlError(f"cannot remove {path}: {error.strerror}") from error
+    return True
 
 
 def _make_directory(directory: Path) -> None:

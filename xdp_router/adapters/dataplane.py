@@ -31,19 +31,19 @@ from .map_specs import (
     Sizes,
     check_declared,
 )
+from .pins import ASIDE, LINK_PREFIX, PROG_PREFIX, PinError, instance_interfaces
+from .pins import DEFAULT_ROOT as DEFAULT_ROOT
+from .pins import InstanceRef as InstanceRef
+from .pins import NoBpfFs as NoBpfFs
+from .pins import find_instances as find_instances
+from .pins import instance_dir as instance_dir
+from .pins import instance_of as instance_of
+from .pins import link_pin as link_pin
+from .pins import pinned_links as pinned_links
+from .pins import remove_pins as remove_pins
+from .pins import require_bpffs as require_bpffs
 
-DEFAULT_ROOT = Path("/sys/fs/bpf/xdp-router")
-
-_PROG_PREFIX, _LINK_PREFIX = "prog_", "link_"
-# No interface name has a colon, so no instance can be called like a directory under way.
-_ASIDE = ":new-"
-# bpffs takes no dots in names, and '+' separates names.
-_ESCAPES = (("+", ":p"), (".", ":d"))
-_NAME_MAX = 255
-
-
-class NoBpfFs(XdpRouterError):
-    """The pin directory is not on a BPF file system."""
+_ALIVE_NS = 1_000_000_000  # 100 missed heartbeats; a loaded machine is late, not that late
 
 
 class InstanceExists(XdpRouterError):
@@ -73,92 +73,6 @@ class Loader(Protocol):
     def open(self) -> Program: ...
 
 
-def _escape(interface: str) -> str:
-    for plain, escaped in _ESCAPES:
-        interface = interface.replace(plain, escaped)
-    return interface
-
-
-def _unescape(name: str) -> str:
-    for plain, escaped in _ESCAPES:
-        name = name.replace(escaped, plain)
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRef:
-    """A pinned data plane: its interfaces and its directory."""
-
-    interfaces: tuple[str, ...]
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """For people: the interface names joined by ``+``."""
-        return "+".join(self.interfaces)
-
-
-def instance_dir(root: Path, interfaces: Sequence[str]) -> Path:
-    """Where the data plane of these interfaces is pinned. Raises XdpRouterError: too many."""
-    name = "+".join(_escape(interface) for interface in interfaces)
-    if len(name) > _NAME_MAX:
-        raise XdpRouterError(
-            f"{len(interfaces)} interfaces: their names make a pin of {len(name)} characters, "
-            f"and {_NAME_MAX} is the limit: attach them by more than one daemon"
-        )
-    return root / f"v{abi.ABI_VERSION}" / name
-
-
-def find_instances(root: Path) -> list[InstanceRef]:
-    """All data planes of this version that are pinned under ``root``, by name."""
-    folder = root / f"v{abi.ABI_VERSION}"
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    except PermissionError as cause:
-        raise XdpRouterError(f"{folder}: permission denied: run it as root") from cause
-    return [
-        InstanceRef(tuple(_unescape(part) for part in name.split("+")), folder / name)
-        for name in names
-        if not name.startswith(_ASIDE)
-    ]
-
-
-def instance_of(root: Path, interface: str) -> InstanceRef | None:
-    """The data plane that holds ``interface``, if any."""
-    return next((i for i in find_instances(root) if interface in i.interfaces), None)
-
-
-def link_pin(pin_dir: Path, interface: str) -> Path:
-    """Where the attachment of ``interface`` is pinned."""
-    return pin_dir / (_LINK_PREFIX + _escape(interface))
-
-
-def pinned_links(pin_dir: Path) -> dict[str, Path]:
-    """Pins of the attachments, by interface name."""
-    names = sorted(n for n in os.listdir(pin_dir) if n.startswith(_LINK_PREFIX))
-    return {_unescape(n.removeprefix(_LINK_PREFIX)): pin_dir / n for n in names}
-
-
-def require_bpffs(root: Path) -> None:
-    """Raise NoBpfFs, with the mount command, unless ``root`` is or will be on bpffs."""
-    existing = root
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    device = existing.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount, _, kind = line.partition(" - ")
-        if mount.split()[2] == wanted and kind.split()[0] == "bpf":
-            return
-    at = root.parent if root == DEFAULT_ROOT else root
-    raise NoBpfFs(
-        f"{root} is not on a BPF file system, so nothing can be pinned there: "
-        f"mkdir -p {at} && mount -t bpf bpf {at}"
-    )
-
-
 @dataclass(slots=True)
 class DataPlane:
     """Open maps and programs by name. ``pin_dir`` is None until they are pinned."""
@@ -183,7 +97,7 @@ class DataPlane:
         """
         if pin_dir is not None:
             require_bpffs(pin_dir.parent.parent)
-            _require_free(pin_dir)
+            require_free(pin_dir.parent.parent, instance_interfaces(pin_dir))
         with contextlib.ExitStack() as undo:
             program = loader.open()
             undo.callback(program.close)
@@ -210,9 +124,9 @@ class DataPlane:
         try:
             for name in os.listdir(pin_dir):
                 path = str(pin_dir / name)
-                if name.startswith(_PROG_PREFIX):
-                    plane.programs[name.removeprefix(_PROG_PREFIX)] = bpf.open_pinned(path)
-                elif not name.startswith(_LINK_PREFIX):
+                if name.startswith(PROG_PREFIX):
+                    plane.programs[name.removeprefix(PROG_PREFIX)] = bpf.open_pinned(path)
+                elif not name.startswith(LINK_PREFIX):
                     plane.maps[name] = bpf.open_pinned(path)
         except BaseException:
             plane.close()
@@ -258,62 +172,57 @@ class DataPlane:
             stages.write(_u32(index), _u32(self.programs[name]))
 
     def _pin(self, pin_dir: Path) -> None:
-        pin_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_abandoned(pin_dir.parent)
-        aside = pin_dir.parent / f"{_ASIDE}{os.getpid()}-{time.monotonic_ns()}"
+        aside = pin_dir.parent / f"{ASIDE}{os.getpid()}-{time.monotonic_ns()}"
         try:
+            pin_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_abandoned(pin_dir.parent)
             aside.mkdir(mode=0o700)
             for name, fd in self._pins():
                 bpf.pin(fd, str(aside / name))
             # rename(2) would replace an empty directory only, and ours are never empty.
             aside.rename(pin_dir)
-        except OSError as cause:
+        except OSError as cause:  # a BpfError, too
             remove_pins(aside)
             if pin_dir.exists():
                 raise InstanceExists(f"{pin_dir} was made by another daemon meanwhile") from cause
-            raise
+            if isinstance(cause, XdpRouterError):
+                raise
+            raise PinError(
+                f"{pin_dir}: the data plane cannot be pinned there: {cause.strerror}: "
+                "make the directory writable, or choose another with --pins"
+            ) from cause
         self.pin_dir = pin_dir
 
     def _pins(self) -> Iterator[tuple[str, int]]:
         yield from self.maps.items()
         for name, fd in self.programs.items():
-            yield _PROG_PREFIX + name, fd
+            yield PROG_PREFIX + name, fd
 
 
-def remove_pins(directory: Path) -> None:
-    """Remove a directory of pins. Nothing happens when it is not there."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(directory):
-            (directory / name).unlink(missing_ok=True)
-        directory.rmdir()
+def daemon_alive(pin_dir: Path) -> bool:
+    """Whether the daemon of a pinned data plane gave a sign of life within the last second.
 
-
-def heartbeat_age_ns(pin_dir: Path) -> int | None:
-    """Nanoseconds since the daemon of a pinned data plane gave its last sign of life.
-
-    None: it never did. Raises BpfError when the ``control`` map cannot be read.
+    Raises BpfError when the ``control`` map cannot be read.
     """
     fd = bpf.open_pinned(str(pin_dir / "control"))
     try:
         raw = bpf.BpfMap(fd).read(_u32(0))
     finally:
         os.close(fd)
-    beat = abi.unpack_control(raw).heartbeat_ns if raw else 0
-    return max(0, time.monotonic_ns() - beat) if beat else None
+    beat_ns = abi.unpack_control(raw).heartbeat_ns if raw else 0
+    return bool(beat_ns) and time.monotonic_ns() - beat_ns < _ALIVE_NS
 
 
-_ALIVE_NS = 1_000_000_000  # 100 missed heartbeats; a loaded machine is late, not that late
+def require_free(root: Path, interfaces: Sequence[str]) -> None:
+    """Raise InstanceExists if one of the interfaces has a data plane that is pinned under ``root``.
 
-
-def _require_free(pin_dir: Path) -> None:
-    root = pin_dir.parent.parent
-    interfaces = tuple(_unescape(part) for part in pin_dir.name.split("+"))
+    The message says whether its daemon lives, and what to do.
+    """
     for interface in interfaces:
         taken = instance_of(root, interface)
         if taken is None:
             continue
-        age = heartbeat_age_ns(taken.path)
-        if age is not None and age < _ALIVE_NS:
+        if daemon_alive(taken.path):
             state = "a running daemon"
             mend = "stop that daemon first"
         else:
@@ -327,8 +236,8 @@ def _require_free(pin_dir: Path) -> None:
 def _remove_abandoned(folder: Path) -> None:
     """Directories that a process left half-made when it died."""
     for name in os.listdir(folder):
-        if name.startswith(_ASIDE):
-            pid = name.removeprefix(_ASIDE).split("-")[0]
+        if name.startswith(ASIDE):
+            pid = name.removeprefix(ASIDE).split("-")[0]
             if not Path(f"/proc/{pid}").exists():
                 remove_pins(folder / name)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,8 +20,11 @@ from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from xdp_router.core.address import format_addr, parse_addr
+from xdp_router.core.errors import XdpRouterError
+
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_GETROUTE = 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 
 _NLM_F_REQUEST = 0x01
@@ -56,7 +58,7 @@ NUD_FAILED = 0x20
 _NUD_VALID = 0xDE  # REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT
 
 
-class HostError(Exception):
+class HostError(XdpRouterError):
     """The kernel refused a question or a change; the text says which."""
 
 
@@ -109,17 +111,6 @@ class Neighbour:
     mac: bytes
 
 
-def addr_text(addr: int) -> str:
-    """Dotted quad of a host-order integer."""
-    return socket.inet_ntoa(struct.pack("!I", addr))
-
-
-def addr_int(text: str) -> int:
-    """Host-order integer of a dotted quad. Raises OSError if it is none."""
-    value: int = struct.unpack("!I", socket.inet_aton(text))[0]
-    return value
-
-
 def mac_bytes(text: str | None) -> bytes:
     """6 bytes of ``aa:bb:cc:dd:ee:ff``; empty for an address of another kind."""
     if not text:
@@ -164,9 +155,12 @@ class Rtnl:
     def __init__(self) -> None:
         self._marshal: Any = MarshalRtnl()
         self._seq = 0
-        self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _RTNETLINK
-        )
+        try:
+            self._socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _RTNETLINK
+            )
+        except OSError as error:
+            raise HostError(f"cannot ask the kernel by netlink: {error.strerror}") from error
         self._socket.bind((0, 0))
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
 
@@ -232,7 +226,7 @@ class Rtnl:
         message = rtmsg()
         message["family"] = socket.AF_INET
         message["dst_len"] = 32
-        message["attrs"] = [("RTA_DST", addr_text(addr))]
+        message["attrs"] = [("RTA_DST", format_addr(addr))]
         try:
             answer = self._ask(message, RTM_GETROUTE, 0)[0]
         except OSError as error:
@@ -244,7 +238,7 @@ class Rtnl:
                 errno.ENETDOWN,
             ):
                 return None
-            raise HostError(f"cannot look up the route to {addr_text(addr)}: {error}") from error
+            raise HostError(f"cannot look up the route to {format_addr(addr)}: {error}") from error
         ifindex = answer.get_attr("RTA_OIF")
         if ifindex is None or answer["type"] not in (_RTN_UNICAST, _RTN_LOCAL):
             return None
@@ -252,8 +246,8 @@ class Rtnl:
         source = answer.get_attr("RTA_PREFSRC")
         return Route(
             ifindex=ifindex,
-            next_hop=addr_int(gateway) if gateway else addr,
-            source_addr=addr_int(source) if source else 0,
+            next_hop=parse_addr(gateway) if gateway else addr,
+            source_addr=parse_addr(source) if source else 0,
             local=answer["type"] == _RTN_LOCAL,
         )
 
@@ -262,13 +256,13 @@ class Rtnl:
         message = ndmsg()
         message["family"] = socket.AF_INET
         message["ifindex"] = ifindex
-        message["attrs"] = [("NDA_DST", addr_text(addr))]
+        message["attrs"] = [("NDA_DST", format_addr(addr))]
         try:
             answer = self._ask(message, RTM_GETNEIGH, 0)[0]
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
                 return None
-            raise HostError(f"cannot look up neighbour {addr_text(addr)}: {error}") from error
+            raise HostError(f"cannot look up neighbour {format_addr(addr)}: {error}") from error
         state = answer["state"]
         usable = state & _NUD_VALID
         return Neighbour(
@@ -285,13 +279,13 @@ class Rtnl:
         message["ifindex"] = ifindex
         message["flags"] = _NTF_USE
         message["state"] = 0
-        message["attrs"] = [("NDA_DST", addr_text(addr))]
+        message["attrs"] = [("NDA_DST", format_addr(addr))]
         try:
             self._ask(message, RTM_NEWNEIGH, _NLM_F_CREATE | _NLM_F_ACK)
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENETDOWN, errno.EINVAL):
                 return  # The interface has just gone; its link event tells.
-            raise HostError(f"cannot resolve neighbour {addr_text(addr)}: {error}") from error
+            raise HostError(f"cannot resolve neighbour {format_addr(addr)}: {error}") from error
 
 
 def link_info(name: str) -> LinkInfo:

@@ -30,10 +30,23 @@ def make_loader(choice: str, object_path: Path = ebpf.OBJECT_PATH) -> Loader:
                 f"{object_path}: the compiled XDP program is missing: "
                 "run 'make build', or choose --loader bcc"
             )
-        return ObjectLoader(object_path.read_bytes())
+        try:
+            return ObjectLoader(object_path.read_bytes())
+        except OSError as cause:
+            raise UnsupportedHost(
+                f"{object_path}: the compiled XDP program cannot be read: {cause.strerror}: "
+                "install the package again, or choose --loader bcc"
+            ) from cause
     if choice == "auto" and not bcc_available():
         raise UnsupportedHost(
             f"no way to load the XDP program: {object_path} is missing (run 'make build'), "
             "and bcc is not installed (python3-bpfcc or python3-bcc)"
         )
-    return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)
+    try:
+        sources = ebpf.source_files()
+    except OSError as cause:
+        raise UnsupportedHost(
+            f"{ebpf.FOLDER}: the sources of the XDP program cannot be read: {cause.strerror}: "
+            "install the package again"
+        ) from cause
+    return BccLoader(sources, ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)

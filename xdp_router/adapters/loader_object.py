@@ -23,6 +23,7 @@ _SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {
     "bpf_map__type": (ct.c_int, (_PTR,)),
     "bpf_map__key_size": (ct.c_uint32, (_PTR,)),
     "bpf_map__value_size": (ct.c_uint32, (_PTR,)),
+    "bpf_map__max_entries": (ct.c_uint32, (_PTR,)),
     "bpf_map__reuse_fd": (ct.c_int, (_PTR, _FD)),
     "bpf_program__name": (ct.c_char_p, (_PTR,)),
     "bpf_program__fd": (ct.c_int, (_PTR,)),
@@ -61,6 +62,7 @@ class ObjectProgram:
                 bpf.bpf_map__type(handle),
                 bpf.bpf_map__key_size(handle),
                 bpf.bpf_map__value_size(handle),
+                bpf.bpf_map__max_entries(handle),
             )
         return declared
 

@@ -15,6 +15,7 @@ from xdp_router.core.errors import XdpRouterError
 
 from .bpf_syscall import MapType
 from .names import NAME_BYTES
+from .notes import NOTE_BYTES, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,13 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         lambda s: _headroom(s.services) + _headroom(s.backends),
     ),
     MapSpec(
+        "notes",  # for detach; no program reads it
+        MapType.ARRAY,
+        _U32,
+        NOTE_BYTES,
+        lambda s: len(Note),
+    ),
+    MapSpec(
         "stages",
         MapType.PROG_ARRAY,
         _U32,
@@ -175,12 +183,16 @@ STAGE_PROGRAMS: tuple[str, ...] = tuple(f"stage_{stage.name.lower()}" for stage 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMap:
-    """A map as a compiled program declares it. Sizes in bytes."""
+    """A map as a compiled program declares it. Sizes in bytes.
+
+    ``max_entries`` None: not told. In ``control`` it is the ABI version.
+    """
 
     name: str
     type: int
     key_size: int
     value_size: int
+    max_entries: int | None = None
 
 
 class ProgramMismatch(XdpRouterError):
@@ -188,10 +200,16 @@ class ProgramMismatch(XdpRouterError):
 
 
 def check_declared(declared: dict[str, DeclaredMap]) -> None:
-    """Raise ProgramMismatch, naming the map, unless a program declares maps of our layout.
+    """Raise ProgramMismatch unless a program is of our ABI and declares maps of our layout.
 
     A program need not declare all of them.
     """
+    control = declared.get("control")
+    if control is not None and control.max_entries not in (None, abi.ABI_VERSION):
+        raise ProgramMismatch(
+            f"the compiled program is of ABI {control.max_entries}, this version wants "
+            f"{abi.ABI_VERSION}: build it again (make build)"
+        )
     specs = {spec.name: spec for spec in MAP_SPECS}
     for name, found in declared.items():
         spec = specs.get(name)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from xdp_router.core.address import format_addr, parse_addr
+
 from .host import (
     NUD_FAILED,
     NUD_INCOMPLETE,
@@ -28,8 +30,6 @@ from .host import (
     LinkInfo,
     NoSuchInterface,
     Rtnl,
-    addr_int,
-    addr_text,
     link_from_message,
     link_info,
 )
@@ -107,7 +107,7 @@ def _resolve(rtnl: Rtnl, addr: int, links: Mapping[int, LinkInfo], refresh: bool
     """Look once; have the kernel resolve a missing neighbour, confirm a stale one."""
     route = rtnl.route(addr)
     if route is None:
-        return Resolution(addr, None, f"no route to {addr_text(addr)}")
+        return Resolution(addr, None, f"no route to {format_addr(addr)}")
     link = links.get(route.ifindex)
     if link is None:
         reason = f"interface number {route.ifindex} has just changed"
@@ -119,7 +119,7 @@ def _resolve(rtnl: Rtnl, addr: int, links: Mapping[int, LinkInfo], refresh: bool
         )
 
     if route.local:
-        return unresolved(f"{addr_text(addr)} is an address of this host")
+        return unresolved(f"{format_addr(addr)} is an address of this host")
     if not link.ethernet:
         return unresolved(f"{link.name} is not an Ethernet interface")
     if not link.up:
@@ -130,7 +130,7 @@ def _resolve(rtnl: Rtnl, addr: int, links: Mapping[int, LinkInfo], refresh: bool
     if neighbour is None or neighbour.state & NUD_FAILED or not neighbour.mac:
         if neighbour is None or not neighbour.state & NUD_INCOMPLETE:
             rtnl.use_neighbour(link.ifindex, route.next_hop)
-        return unresolved(f"no ARP answer from {addr_text(route.next_hop)} on {link.name}", True)
+        return unresolved(f"no ARP answer from {format_addr(route.next_hop)} on {link.name}", True)
     if refresh and neighbour.state & NUD_STALE:
         rtnl.use_neighbour(link.ifindex, route.next_hop)
     path = Path(link.ifindex, neighbour.mac, link.mac, route.source_addr)
@@ -169,7 +169,7 @@ def require_attached(
     for resolution in resolutions:
         if not resolution.interface or resolution.ifindex in attached:
             continue
-        addr = addr_text(resolution.addr)
+        addr = format_addr(resolution.addr)
         name = names.get(resolution.addr, addr)
         if resolution.interface == "lo":
             raise BackendRouteError(
@@ -220,21 +220,11 @@ class PathWatcher:
         """How often the kernel dropped events (ENOBUFS); each time everything is looked at anew."""
 
     def start(self, addrs: Iterable[int]) -> None:
-        """Begin to watch, in the current network namespace. Raises HostError, OSError."""
+        """Begin to watch, in the current network namespace. Raises HostError."""
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
             self._rtnl = undo.enter_context(Rtnl())
-            self._events = undo.enter_context(
-                socket.socket(
-                    socket.AF_NETLINK,
-                    socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-                    0,
-                )
-            )
-            with contextlib.suppress(OSError):
-                # SO_RCVBUFFORCE; without the privilege the default has to do.
-                self._events.setsockopt(socket.SOL_SOCKET, 33, _EVENT_BUFFER_BYTES)
-            self._events.bind((0, _GROUPS))
+            self._events = undo.enter_context(_event_socket())
             self._links = {link.ifindex: link for link in self._rtnl.links()}
             self._loop.add_reader(self._events.fileno(), self._readable)
             undo.callback(self._loop.remove_reader, self._events.fileno())
@@ -367,7 +357,7 @@ class PathWatcher:
             return
         for message in self._rtnl.parse(data):
             text = message.get_attr("NDA_DST")
-            dst = addr_int(text) if text else 0
+            dst = parse_addr(text) if text else 0
             for resolution in concerned:
                 if resolution.next_hop == dst:
                     self._mark(resolution.addr)
@@ -404,6 +394,20 @@ class PathWatcher:
             self._link_changed(self._links[ifindex], gone=True)
         for link in now.values():
             self._link_changed(link, gone=False)
+
+
+def _event_socket() -> socket.socket:
+    try:
+        events = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, 0
+        )
+        with contextlib.suppress(OSError):
+            # SO_RCVBUFFORCE; without the privilege the default has to do.
+            events.setsockopt(socket.SOL_SOCKET, 33, _EVENT_BUFFER_BYTES)
+        events.bind((0, _GROUPS))
+    except OSError as error:
+        raise HostError(f"cannot watch the network by netlink: {error.strerror}") from error
+    return events
 
 
 def _differences(old: LinkInfo | None, new: LinkInfo) -> list[str]:

@@ -7,6 +7,8 @@ import mmap
 import threading
 from platform import machine
 
+from .bpf_ctypes import BpfError
+
 _BUSY = 1 << 31
 _DISCARD = 1 << 30
 _LENGTH = _DISCARD - 1
@@ -39,18 +41,21 @@ class RingBuffer:
     def __init__(self, fd: int, size: int) -> None:
         """``fd`` stays the caller's. ``size``: the map's max_entries, in bytes.
 
-        Raises OSError when the map cannot be mapped.
+        Raises BpfError when the map cannot be mapped.
         """
         page = mmap.PAGESIZE
         self._fd = fd
         self._mask = size - 1
-        self._consumer_page = mmap.mmap(
-            fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0
-        )
-        # The kernel maps the data twice in a row, so that a record at the end goes on.
-        self._producer_pages = mmap.mmap(
-            fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
-        )
+        try:
+            self._consumer_page = mmap.mmap(
+                fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0
+            )
+            # The kernel maps the data twice in a row, so that a record at the end goes on.
+            self._producer_pages = mmap.mmap(
+                fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
+            )
+        except OSError as error:
+            raise BpfError(error.errno or 0, "map the ring buffer into memory") from error
         # Casts, so that a position or header is read and written by one load or store.
         self._consumer = memoryview(self._consumer_page).cast("Q")
         pages = memoryview(self._producer_pages)

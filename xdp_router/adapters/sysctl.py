@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from xdp_router.core.errors import XdpRouterError
+
 _ROOT = Path("/proc/sys")
-_RESERVED = "net.ipv4.ip_local_reserved_ports"
+RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
 _LISTEN = "0A"  # enum TCP_LISTEN in /proc/net/tcp
 
 
-class SysctlError(Exception):
+class SysctlError(XdpRouterError):
     """A sysctl can't be read or written; the text names it and why."""
 
 
@@ -78,6 +80,25 @@ def listening_ports(first: int, last: int) -> list[int]:
     return sorted(port for port in ports if first <= port <= last)
 
 
+def namespace_id() -> str:
+    """Tells the calling thread's network namespace from the others that exist."""
+    found = os.stat("/proc/thread-self/ns/net")
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def ports_to_reserve(first: int, last: int) -> set[int]:
+    """Which ports of ``first``..``last`` are not reserved yet. Raises SysctlError."""
+    return set(range(first, last + 1)) - parse_ports(read(RESERVED_PORTS))
+
+
+def release_ports(ports: Iterable[int]) -> None:
+    """Let the kernel give out these ports again. Raises SysctlError."""
+    before = parse_ports(read(RESERVED_PORTS))
+    left = before.difference(ports)
+    if left != before:
+        _write(RESERVED_PORTS, format_ports(left))
+
+
 class Sysctls:
     """Changes sysctls and puts the old values back on exit.
 
@@ -108,10 +129,9 @@ class Sysctls:
         listen there, whose clients' packets would be taken for probe answers. Raises
         SysctlError.
         """
-        before = parse_ports(read(_RESERVED))
-        ours = set(range(first, last + 1)) - before
+        ours = ports_to_reserve(first, last)
         if ours:
-            _write(_RESERVED, format_ports(before | ours))
+            _write(RESERVED_PORTS, format_ports(parse_ports(read(RESERVED_PORTS)) | ours))
             self._reserved |= ours
         return [
             f"a local socket listens on TCP port {port}, inside the probe port range "
@@ -134,7 +154,7 @@ class Sysctls:
                 faults.append(str(error))
         if self._reserved:
             try:
-                _write(_RESERVED, format_ports(parse_ports(read(_RESERVED)) - self._reserved))
+                release_ports(self._reserved)
             except SysctlError as error:
                 faults.append(str(error))
             self._reserved = set()

@@ -61,6 +61,7 @@ RECORD_LARGE = 1600
 
 BACKEND_UP = 0x01
 BACKEND_DRAINING = 0x02
+BACKEND_SHARED = 0x04
 PENDING_SYNACK = 0x01
 PENDING_REFUSED = 0x02
 PENDING_CLOSED = 0x04
@@ -84,7 +85,7 @@ _FLOW_AGING = Struct("=Q28xBBxB88x")
 _EVENT = Struct("=Q16s4IH4BHIIQ")
 _TOKENS = Struct("=QQ")
 _INTERFACE = Struct("=6s6sI")
-_CONTROL = Struct("=8Q4IHH4x")
+_CONTROL = Struct("=9Q4IHH4x")
 _REINJECT = Struct("=QI4x")
 
 FLOW_KEY_SIZE = _KEY.size
@@ -160,6 +161,11 @@ def flow_key_from_bytes(data: Buffer) -> FlowKey:
 def key_kind(data: Buffer) -> Kind:
     """Which entry of a flow a ``pending_flows`` key names."""
     return _enum(Kind, _fields(_KEY, data, "flow_key")[5], "flow_key")
+
+
+def without_kind(key: bytes) -> bytes:
+    """The ``flow_table`` key of the tuple that a ``pending_flows`` key names."""
+    return key[:13] + b"\0" + key[14:]
 
 
 def pack_endpoint_key(endpoint: Endpoint) -> bytes:
@@ -253,14 +259,15 @@ def unpack_interface(data: Buffer) -> InterfaceValue:
 def pack_control(value: ControlValue) -> bytes:
     """Bytes of the ``control`` value."""
     fields = _values(value)
-    return _CONTROL.pack(*fields[:8], *value.probe_key, *fields[9:])
+    return _CONTROL.pack(*fields[:9], *value.probe_key, *fields[10:])
 
 
 def unpack_control(data: Buffer) -> ControlValue:
     """Read the ``control`` value."""
     fields = _fields(_CONTROL, data, "control")
+    resumed_ns = fields.pop(2)
     fields[8:10] = [(fields[8], fields[9])]
-    return ControlValue(*fields)
+    return ControlValue(*fields, resumed_ns=resumed_ns)
 
 
 def pack_reinject_meta(mark: int, egress_ifindex: int = 0) -> bytes:
@@ -459,6 +466,7 @@ def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished |
             _MODES[detail],
             _REASONS[reason],
             seen_ns,
+            time_ns,
         )
     raise AbiError(f"event: type {kind} is unknown, expected one of {[*map(int, EventType)]}")
 

@@ -7,7 +7,7 @@ Addresses and ports are host-order integers, MAC addresses are 6 bytes, times ar
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .model import FlowKey, Forwarding, Mode, Orphans, Reason
 
@@ -236,10 +236,14 @@ class InterfaceValue:
 
 @dataclass(frozen=True, slots=True)
 class ControlValue:
-    """``struct control``, the one value of ``control``. Only the daemon writes it."""
+    """``struct control``, the one value of ``control``. Only the daemon writes it.
+
+    ``resumed_ns`` 0: the heartbeat has had no gap.
+    """
 
     heartbeat_ns: int
     heartbeat_stale_ns: int
+    resumed_ns: int = field(default=0, kw_only=True)
     reinject_mark: int
     pending_idle_ns: int
     flow_idle_ns: int

@@ -190,7 +190,7 @@ class Engine:
         elif isinstance(event, FlowClosed):
             self._flow_closed(event)
         elif isinstance(event, XdpDecided):
-            self._xdp_decided(event, now_ns, out)
+            self._xdp_decided(event, out)
         elif isinstance(event, BindingTaken):
             self._binding_taken(event, now_ns, out)
         elif isinstance(event, ReplyTupleTaken):
@@ -366,17 +366,18 @@ class Engine:
         self.decisions.add(decision)
         out.append(LogDecision(decision))
 
-    def _xdp_decided(self, event: XdpDecided, now_ns: int, out: list[Command]) -> None:
+    def _xdp_decided(self, event: XdpDecided, out: list[Command]) -> None:
         flow = self._open.pop(event.key, None)
         if flow is not None:
             # Its retransmit was forwarded by XDP: nothing to write, nothing to send.
-            flow.choose(event.backend, event.mode, event.reason, now_ns)
+            flow.choose(event.backend, event.mode, event.reason, event.decided_ns)
             decision = flow.settle()
         else:
             known = self.decisions.newest(event.key)
             if known is not None and known.seen_ns == event.seen_ns and not known.error:
                 # The write found this binding before its event came through the ring.
                 self._counters["decided_by_xdp_known"] += 1
+                known.decided_ns = event.decided_ns
                 return
             decision = Decision(
                 event.key,
@@ -385,7 +386,7 @@ class Engine:
                 event.mode,
                 event.reason,
                 event.seen_ns,
-                decided_ns=event.seen_ns,  # in the same pass through the program
+                event.decided_ns,
             )
         self._counters["decided_by_xdp"] += 1
         self._keep(decision, out)

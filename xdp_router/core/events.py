@@ -90,7 +90,10 @@ class FlowEstablished:
 
 @dataclass(frozen=True, slots=True)
 class XdpDecided:
-    """XDP walked the degrade chain by itself."""
+    """XDP walked the degrade chain by itself.
+
+    ``decided_ns`` is ``seen_ns`` unless the first packet was held before.
+    """
 
     key: FlowKey
     service: int
@@ -98,6 +101,7 @@ class XdpDecided:
     mode: Mode
     reason: Reason
     seen_ns: int
+    decided_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,14 +211,3 @@ class DecisionLog:
     def newest(self, key: FlowKey) -> Decision | None:
         """The newest decision of a five-tuple."""
         return self._newest.get(key)
-
-    def find(self, client_addr: int, client_port: int) -> list[Decision]:
-        """All kept decisions of a client's address and port, newest first.
-
-        Looks at every kept decision: for operators, not for the packet path.
-        """
-        return [
-            each
-            for each in self
-            if each.key.client_port == client_port and each.key.client_addr == client_addr
-        ]

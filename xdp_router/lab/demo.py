@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 
 from . import libc, processes
-from .demo_router import DemoRouter
 from .demo_story import SPEC, Story, make_console
 from .errors import LabError
 from .lab import Lab
+from .router import LabRouter
 
 FALLBACK = "far"  # nobody's first choice: whatever goes elsewhere was decided by a race
 
@@ -65,7 +65,9 @@ class _Signals:
         """As the class says, within the block."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # nohup, or a shell's background job
+            # A shell's background job inherits SIGINT ignored: whoever sends it all the same means
+            # us. An ignored hangup is nohup's, and wanted.
+            if number != signal.SIGHUP or handler is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
         try:
             yield
@@ -131,7 +133,7 @@ def _failed(text: str) -> int:
     return EXIT_FAILED
 
 
-def _build(undo: contextlib.ExitStack, check: Callable[[], None]) -> tuple[Lab, DemoRouter]:
+def _build(undo: contextlib.ExitStack, check: Callable[[], None]) -> tuple[Lab, LabRouter]:
     """Lab and router, each step with its undo. Raises LabError, OSError, and what check does."""
     directory = Path(tempfile.mkdtemp(prefix="xdp-router-demo-")).resolve()
     undo.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -148,6 +150,6 @@ def _build(undo: contextlib.ExitStack, check: Callable[[], None]) -> tuple[Lab, 
     undo.callback(lab.close)
     lab.build()
     check()
-    router = DemoRouter(lab, lab.config_toml(fallback=FALLBACK), bpffs / "xdp-router")
+    router = LabRouter(lab, lab.config_toml(fallback=FALLBACK), bpffs / "xdp-router")
     check()
     return lab, router

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from .demo_router import DemoRouter
 from .demo_traffic import PAYLOAD_BYTES, Batch, connect_many, ended, percentile
 from .lab import Lab
+from .router import LabRouter
 from .spec import BackendSpec, LabSpec
 
 MS = 1_000_000
@@ -71,7 +71,7 @@ class Story:
         self,
         console: Console,
         lab: Lab,
-        router: DemoRouter,
+        router: LabRouter,
         built_s: float,
         check: Callable[[], None],
     ) -> None:

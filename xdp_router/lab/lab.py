@@ -76,7 +76,7 @@ class Lab:
         self._children: list[subprocess.Popen[bytes]] = []
         self._servers: dict[str, Process] = {}
         self._policy = SpawnPolicy(
-            outlive=state is not None,
+            kept=self.directory if state else None,
             env={MARK: str(self.directory), "PYTHONPATH": _python_path()},
             record=self._record,
         )

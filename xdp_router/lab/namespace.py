@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from . import libc
 from .errors import LabError
+from .spawn_guard import spawning
 
 T = TypeVar("T")
 Socket = socket.socket
@@ -27,11 +28,11 @@ Socket = socket.socket
 class SpawnPolicy:
     """What all processes of a lab have in common.
 
-    ``outlive``: they stay when this process ends (a kept lab). ``record`` is told each name and
-    process as soon as it runs.
+    ``kept``: the directory of a kept lab, whose processes stay when this one ends. ``record`` is
+    told each name and process as soon as it runs.
     """
 
-    outlive: bool = False
+    kept: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     record: Callable[[str, subprocess.Popen[bytes]], None] = lambda name, process: None
 
@@ -157,23 +158,32 @@ class Namespace:
 
         ``env`` adds to the environment; other keywords go to ``subprocess.Popen``. In a lab that
         is not kept, the process is killed when the thread that called ``spawn`` ends.
+        Raises OSError, and LabError if a kept lab was taken down meanwhile.
         """
-        fd, outlive = self.fd, self._policy.outlive
-
-        def enter() -> None:
-            libc.setns(fd)
-            if not outlive:
-                libc.prctl(libc.PR_SET_PDEATHSIG, 9)
-
+        fd, parent, kept = self.fd, os.getpid(), self._policy.kept
         popen.setdefault("stdin", subprocess.DEVNULL)
-        process = subprocess.Popen(
-            list(argv),
-            env={**os.environ, **self._policy.env, **(env or {})},
-            preexec_fn=enter,
-            start_new_session=outlive,
-            **popen,
-        )
-        self._policy.record(name or os.path.basename(argv[0]), process)
+        with contextlib.ExitStack() as guarded:
+            guards = [guarded.enter_context(spawning(kept))] if kept else []
+
+            def enter() -> None:
+                for guard in guards:
+                    os.set_inheritable(guard, False)  # held up to exec, not beyond
+                if not kept:
+                    libc.prctl(libc.PR_SET_PDEATHSIG, 9)
+                    if os.getppid() != parent:  # it was killed before that took effect
+                        os._exit(1)
+                libc.setns(fd)
+
+            process = subprocess.Popen(
+                list(argv),
+                env={**os.environ, **self._policy.env, **(env or {})},
+                preexec_fn=enter,
+                pass_fds=(*popen.pop("pass_fds", ()), *guards),
+                # Ctrl-C at a terminal is for the owner of the lab, who ends the rest in order.
+                start_new_session=True,
+                **popen,
+            )
+            self._policy.record(name or os.path.basename(argv[0]), process)
         return process
 
     def close(self) -> None:

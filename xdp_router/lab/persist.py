@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from . import libc, processes
 from .errors import LabError
 from .lab import DEFAULT_PREFIX, Lab
 from .namespace import remove_name
+from .spawn_guard import lock_within, no_births
 from .spec import LabSpec
 from .state import LabState
 
@@ -23,6 +23,9 @@ DEFAULT_DIRECTORY = Path("/run/xdp-router/lab")
 DEFAULT_NETNS_DIR = Path("/run/netns")
 
 _PARTS = r"(client|router|be\d+|delay\d+)"
+# What a killed builder was just starting holds its locks a moment longer.
+_PATIENCE_S = 2.0
+_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,26 @@ def down(
     """
     if not directory.exists():
         return Removed(0, 0, _remove_names(prefix, netns_dir))
-    with _locked(directory) as held:
-        with contextlib.suppress(LabError):  # an unreadable state: go by mark and prefix
-            state = LabState.load(held)
-            if state is not None:
-                ended = processes.end(state.processes)
-                removed = _remove(held, state.prefix, state.netns_dir)
-                return Removed(ended + removed.processes, removed.mounts, removed.namespaces)
+    with _locked(directory, _PATIENCE_S) as held:
         return _remove(held, prefix, netns_dir)
 
 
 def _remove(directory: Path, prefix: str, netns_dir: Path) -> Removed:
-    ended = processes.end(processes.marked(directory))
+    with no_births(directory, _PATIENCE_S):
+        recorded: list[processes.Process] = []
+        with contextlib.suppress(LabError):  # an unreadable state: go by mark and prefix
+            state = LabState.load(directory)
+            if state is not None:
+                recorded, prefix, netns_dir = state.processes, state.prefix, state.netns_dir
+        return _remove_all(directory, prefix, netns_dir, processes.end(recorded))
+
+
+def _remove_all(directory: Path, prefix: str, netns_dir: Path, ended: int) -> Removed:
+    for _ in range(_ROUNDS):  # processes of the lab may have started others meanwhile
+        found = processes.marked(directory)
+        if not found:
+            break
+        ended += processes.end(found)
     mounts = 0
     with contextlib.suppress(OSError):  # EINVAL, ENOENT: nothing (more) is mounted
         while True:
@@ -133,23 +144,22 @@ def _remove_names(prefix: str, netns_dir: Path) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[Path]:
+def _locked(directory: Path, patience_s: float = 0.0) -> Iterator[Path]:
     """Hold the directory, made if need be, against other ups and downs."""
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not _lock(fd, directory):
+        if not _lock(fd, directory, patience_s):
             raise LabError(f"another 'lab up' or 'lab down' is at work in {directory}: try again")
         yield directory
     finally:
         os.close(fd)
 
 
-def _lock(fd: int, directory: Path) -> bool:
+def _lock(fd: int, directory: Path, patience_s: float) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A down that held the lock before us may have removed the directory meanwhile.
-        return os.fstat(fd).st_ino == os.stat(directory).st_ino
-    except (BlockingIOError, FileNotFoundError):
+        return lock_within(fd, patience_s) and os.path.samestat(os.fstat(fd), os.stat(directory))
+    except FileNotFoundError:
         return False

@@ -21,6 +21,7 @@ MARK = "XDP_ROUTER_LAB"
 
 _GRACE_S = 3.0
 _POLL_S = 0.01
+_EXEC_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,34 @@ class Process:
                 os.kill(self.pid, number)
 
 
-def _stat(pid: int) -> tuple[str, int]:
+def _fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third on, the state; none if the process is gone."""
     try:
         # The command in parentheses may contain anything, also parentheses.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return "X", 0
-    return fields[0], int(fields[19])
+        return []
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    fields = _fields(pid)
+    return (fields[0], int(fields[19])) if fields else ("X", 0)
+
+
+def _in_exec(pid: int) -> bool:
+    """Whether exec has a new address space (vsize), but its environment (env_end) not yet."""
+    fields = _fields(pid)
+    return bool(fields) and fields[20] != "0" and fields[48] == "0"
+
+
+def _environment(pid: int) -> bytes:
+    """Waits while the kernel is just replacing it. Raises OSError if it can't be read."""
+    deadline = time.monotonic() + _EXEC_S
+    while True:
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+        if found or not _in_exec(pid) or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_S)
 
 
 def marked(directory: Path) -> list[Process]:
@@ -66,7 +88,7 @@ def marked(directory: Path) -> list[Process]:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
-            environment = Path(f"/proc/{entry}/environ").read_bytes()
+            environment = _environment(int(entry))
         except OSError:
             continue  # it ended meanwhile
         if wanted in environment.split(b"\0"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.frames import ACK, FIN
+from xdp_router.core import abi
+
 from .bound import LENGTH, THERE, there
 from .case import Case, has_flow
 from .flows import established, flow_keys, forward_entry, put_flow
@@ -41,7 +44,15 @@ def _alone(world: World) -> None:
     put_flow(world, flow_keys()[0], forward_entry(world))
 
 
+def _fin(name: str, change: dict[str, Any], after: dict[str, Any]) -> Case:
+    return _case(f"FIN {name}", {"flags": FIN | ACK} | change, after | {"flags": abi.FLOW_FIN})
+
+
 CASES = [
+    _fin("that follows on", {}, MOVED | {"seq_next": START + LENGTH + 1, "ack": ACKED}),
+    _fin("with an invented acknowledgement moves nothing", {"ack": ACKED + (1 << 29)}, STAYED),
+    _fin("guessed into the window with one moves nothing",
+         {"seq": START + 100, "ack": ACKED + (1 << 29)}, STAYED),
     _case("the next bytes", {}, MOVED | {"ack": ACKED}),
     _case("a gap for which there is room", {"seq": START + 200},
           MOVED | {"seq_next": START + 200 + LENGTH}),

@@ -16,9 +16,12 @@ from .case import NOW, RECENT, Case, Then, answered, forwarded, has_pending, tab
 from .first import OPEN, PLAIN, first_event, of_length
 from .flows import (
     AGE_NS,
+    flow_keys,
     forward_key,
+    put_flow,
     put_pending,
     reply,
+    reply_entry,
     reply_key,
     seen,
     seen_key,
@@ -213,6 +216,13 @@ def full_ring(world: World) -> None:
 
 STALE = ("heartbeat_stale", Reason.NO_HEARTBEAT, silent)
 TAKEN = reply(B1, SHOP)
+UP_AND_SHARED = abi.BACKEND_UP | abi.BACKEND_SHARED
+
+
+def shop_flow(world: World) -> None:
+    """The same client has an established flow to the other service, on B1 from the same port."""
+    put_flow(world, flow_keys(B1, SHOP)[1], reply_entry(world, B1, service=SHOP))
+
 
 CHAIN = [
     decides("daemon silent: the fallback", *STALE, then=(tables_hold(2, 0),)),
@@ -235,6 +245,10 @@ CHAIN = [
             server=B2),
     decides("fallback's reply tuple taken: hash", *STALE, TAKEN, server=B2,
             extra={"pending_reply_taken": 1}, then=(tables_hold(3, 0),)),
+    decides("an established flow of another service has the tuple: hash", *STALE, shop_flow,
+            down(B1, UP_AND_SHARED), server=B2, extra={"pending_reply_taken": 1},
+            then=(tables_hold(2, 1),)),
+    decides("B1 is shared, and nobody has the tuple", *STALE, down(B1, UP_AND_SHARED)),
     decides("hashed backend's reply tuple taken: the next one", *STALE, fallback_is(None), TAKEN,
             hash_table(B1, B2), server=B2, extra={"pending_reply_taken": 1}),
 ]  # fmt: skip
@@ -268,10 +282,10 @@ NOBODY = [
     _nobody("all down", silent, *ALL_DOWN, counters={"heartbeat_stale": 1}),
     _nobody("an empty table", silent, fallback_is(None), hash_table(),
             counters={"heartbeat_stale": 1}),
-    _nobody("the fourth try would fit", silent, fallback_is(None), down(B3),
-            hash_table(B3, B3, B3, B2), counters={"heartbeat_stale": 1}),
+    _nobody("the fifth try would fit", silent, fallback_is(None), down(B3),
+            hash_table(B3, B3, B3, B3, B2), counters={"heartbeat_stale": 1}),
     _nobody("all reply tuples taken", silent, TAKEN, reply(B2, SHOP), entries=2,
-            counters={"heartbeat_stale": 1, "pending_reply_taken": 4}),
+            counters={"heartbeat_stale": 1, "pending_reply_taken": 2}),
     _nobody("and the held first packet is forgotten", overdue, *ALL_DOWN,
             counters={"deadline_passed": 1}),
     _nobody("SYN with data, the acknowledgement counts it", silent, *ALL_DOWN,

@@ -223,7 +223,7 @@ MISSING = [
     Case(name="without its stage: from a backend, maybe not ours, passes",
          frame=from_backend(SYNACK), verdict=PASS, counters={"tail_call_missed": 1},
          given=(*decided(), without_stage(abi.Stage.REPLY)), at="backend",
-         then=(tables_hold(2, 0),)),
+         then=(tables_hold(3, 0),)),
     Case(name="without its stage: ICMP passes all the same", frame=icmp(3, 1, sent_probe()),
          verdict=PASS, counters={"tail_call_missed": 1}, given=(without_stage(abi.Stage.ICMP),),
          at="backend"),

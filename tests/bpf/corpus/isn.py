@@ -11,7 +11,6 @@ from xdp_router.core.model import Mode, Reason
 
 from .case import (
     NOW,
-    RECENT,
     Case,
     answered,
     flow_untouched,
@@ -111,10 +110,10 @@ OVER = established(CLOSING, CLOSING)
 
 ESTABLISHED = [
     goes_on("same number on a live flow", SAME, "syn_retransmit", FLOW,
-            then=(flow_untouched("there", last_seen_ns=RECENT, packets=3, octets=100 + LENGTH),
+            then=(flow_untouched("there", packets=3, octets=100 + LENGTH),
                   flow_untouched("back"), tables_hold(0, 2))),
     goes_on("another number on a live flow", OTHER, "syn_on_live_flow", FLOW,
-            then=(flow_untouched("there", last_seen_ns=RECENT, packets=3, octets=100 + LENGTH),
+            then=(flow_untouched("there", packets=3, octets=100 + LENGTH),
                   flow_untouched("back"), tables_hold(0, 2))),
     goes_on("same number on a closing flow", SAME, "syn_retransmit", OVER,
             then=(tables_hold(0, 2),)),
@@ -131,6 +130,9 @@ ESTABLISHED = [
     reopens("another number on a flow that a RST closed",
             established(CLOSING | {"flags": abi.FLOW_RST}, CLOSING)),
     reopens("another number on an idle flow", FLOW, flows_idle),
+    goes_on("another number on a flow that seems idle, but the heartbeat had a gap", OTHER,
+            "syn_on_live_flow", FLOW, flows_idle,
+            lambda world: world.change_control(resumed_ns=world.now_ns - MS)),
     reopens("another number on half a closing flow", _without_peer(**CLOSING)),
     reopens("another number on a closing flow; the reply entry of another flow stays",
             _peer_of_another, flow_entries=1),
@@ -154,7 +156,8 @@ CLOSED = (seen(), reply(), forward(flags=abi.PENDING_CLOSED))
 
 PENDING = [
     goes_on("another number on a pending flow", OTHER, "syn_on_live_flow", *decided(),
-            then=(has_pending("FORWARD", forward_key(), isn=CLIENT_ISN, packets=2),
+            then=(has_pending("FORWARD", forward_key(), isn=CLIENT_ISN, packets=2,
+                              last_seen_ns=lambda world: world.now_ns - AGE_NS),
                   tables_hold(3, 0))),
     goes_on("another number on an answered flow", OTHER, "syn_on_live_flow",
             *decided(synack=True)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's router: daemon and commands as processes, and what is said when they fail."""
+"""The router in a lab: daemon and commands as processes, and what is said when they fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.netns import LabFactory, wait_for
 from xdp_router.lab import BackendSpec, Lab, LabError, LabSpec
-from xdp_router.lab.demo_router import DemoRouter
+from xdp_router.lab.router import LabRouter
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -24,7 +24,7 @@ def lab(make_lab: LabFactory) -> Lab:
 
 def test_up_asked_and_stopped(lab: Lab, bpffs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """When it is made it is ready; commands answer and print; it stops without a fault."""
-    router = DemoRouter(lab, lab.config_toml(), bpffs / "pins")
+    router = LabRouter(lab, lab.config_toml(), bpffs / "pins")
     assert router.ask("status")["ready"] is True
     assert router.ask("status")["pid"] == router.pid
     router.show("services")
@@ -40,14 +40,14 @@ def test_up_asked_and_stopped(lab: Lab, bpffs: Path, capfd: pytest.CaptureFixtur
 def test_bad_configuration(lab: Lab, bpffs: Path) -> None:
     """A daemon that refuses to start is an error with its exit code and its own words."""
     with pytest.raises(LabError) as failed:
-        DemoRouter(lab, lab.config_toml(mode="nonsense"), bpffs / "pins")
+        LabRouter(lab, lab.config_toml(mode="nonsense"), bpffs / "pins")
     assert "has ended (exit code 2)" in str(failed.value)
     assert "nonsense" in str(failed.value)
 
 
 def test_killed_daemon(lab: Lab, bpffs: Path) -> None:
     """After its death every use says so, by which signal, with the end of the log."""
-    router = DemoRouter(lab, lab.config_toml(), bpffs / "pins")
+    router = LabRouter(lab, lab.config_toml(), bpffs / "pins")
     os.kill(router.pid, signal.SIGKILL)
 
     def dead() -> bool:
