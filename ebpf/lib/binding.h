@@ -14,7 +14,7 @@
 #define E2BIG_RESULT (-7)   /* -E2BIG: hash map full */
 
 /* Attempts at a free reply tuple: the fallback, then slots of the hash table. */
-#define DECIDE_ATTEMPTS 5
+#define DECIDE_ATTEMPTS 4
 #define DECIDE_SLOT_STEP 397 /* coprime to XR_HASH_SLOTS */
 
 /*

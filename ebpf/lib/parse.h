@@ -72,17 +72,19 @@ struct packet {
 	__u8 l3_off;
 };
 
+#define L3_OFF_MAX (sizeof(struct ethhdr) + XR_MAX_VLAN_TAGS * sizeof(struct vlan_tag))
+
 static __always_inline int parse_ethernet(void *data, void *data_end, struct packet *p)
 {
 	struct ethhdr *eth = data;
 	__be16 proto;
 	void *at = eth + 1;
+	__u64 l3_off;
 	int i;
 
 	if (at > data_end)
 		return PARSE_MALFORMED;
 	p->eth = eth;
-	p->l3_off = sizeof(*eth);
 	proto = eth->h_proto;
 #pragma unroll
 	for (i = 0; i < XR_MAX_VLAN_TAGS; i++) {
@@ -94,11 +96,17 @@ static __always_inline int parse_ethernet(void *data, void *data_end, struct pac
 		if (at > data_end)
 			return PARSE_MALFORMED;
 		proto = tag->inner_proto;
-		p->l3_off += sizeof(*tag);
 	}
 	if (proto != xr_htons(ETH_P_IP))
 		return PARSE_NOT_IPV4;
-	p->ip = at;
+	/* The same place by a distance that the verifier knows only roughly: so the rest of the
+	 * program looks the same after 0, 1 or 2 tags, and it is walked once, not three times. */
+	l3_off = at - data;
+	asm volatile("" : "+r"(l3_off));
+	if (l3_off > L3_OFF_MAX)
+		return PARSE_MALFORMED;
+	p->l3_off = l3_off;
+	p->ip = data + l3_off;
 	return PARSE_TCP;
 }
 
@@ -185,7 +193,7 @@ static __always_inline void mac_copy(__u8 *to, const __u8 *from)
  * stacks put before them; more cost load time (the verifier walks each round), and a scale
  * that is not found costs only the precision of FIN tracking.
  */
-#define TCP_OPTIONS_MAX 16
+#define TCP_OPTIONS_MAX 12
 #define TCPOPT_END 0
 #define TCPOPT_NOP 1
 #define TCPOPT_WINDOW_SCALE 3

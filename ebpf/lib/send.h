@@ -119,7 +119,7 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 
 	data = (void *)(long)ctx->data;
 	data_end = (void *)(long)ctx->data_end;
-	if (l3_off > sizeof(*eth) + XR_MAX_VLAN_TAGS * sizeof(struct vlan_tag))
+	if (l3_off > L3_OFF_MAX)
 		return XDP_DROP;
 	eth = data;
 	ip = data + l3_off;

@@ -7,7 +7,7 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -36,7 +36,11 @@ def router() -> Iterator[SmallRouter]:
         yield made
 
 
-def sweep(router: SmallRouter, on_closed: Callable[[FlowClosed], None] | None = None) -> Ager:
+def sweep(
+    router: SmallRouter,
+    on_closed: Callable[[FlowClosed], None] | None = None,
+    pauses: Mapping[int, int] | None = None,
+) -> Ager:
     """One sweep at the instant NOW."""
     ager = Ager(
         router.maps.flow_table,
@@ -44,6 +48,7 @@ def sweep(router: SmallRouter, on_closed: Callable[[FlowClosed], None] | None = 
         SETTINGS,
         on_closed or (lambda _event: None),
         lambda: NOW,
+        lambda _now_ns: pauses or {},
     )
     asyncio.run(ager.sweep())
     return ager
@@ -84,6 +89,23 @@ def test_a_closing_flow_goes_after_its_linger(
     """FIN or RST was a hint: the entries go once there was no traffic for a while."""
     put_flow(router.maps, flow_entries(1, seen_ns, state=CLOSING))
     sweep(router)
+    assert len(left(router)) == entries
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "end_ns", "entries"),
+    [
+        (IDLE, IDLE + 1, 2),  # it may have had traffic until within its time
+        (IDLE, IDLE, 0),  # even so it has been silent since
+        (IDLE + 1, NOW, 0),  # silent before the pause already, so all through it
+    ],
+)
+def test_a_pause_of_the_heartbeat_is_no_silence(
+    router: SmallRouter, before_ns: int, end_ns: int, entries: int
+) -> None:
+    """A flow that is marked with the last beat before a pause lives as if used until its end."""
+    put_flow(router.maps, flow_entries(1, IDLE))
+    sweep(router, pauses={before_ns: end_ns})
     assert len(left(router)) == entries
 
 

@@ -32,8 +32,8 @@ def test_a_verifier_error_is_short_but_keeps_the_log() -> None:
 
 def test_a_failed_call_raises_with_the_kernels_errno() -> None:
     """A call on a bad fd raises EBADF."""
-    with pytest.raises(BpfError, match="freeze a map") as caught:
-        checked("freeze a map", "bpf_map_freeze", -1)
+    with pytest.raises(BpfError, match="detach a link") as caught:
+        checked("detach a link", "bpf_link_detach", -1)
     assert caught.value.errno == errno.EBADF
 
 

@@ -111,14 +111,6 @@ def test_per_cpu_values_are_all_cpus() -> None:
         assert table.read(_key(0)) == values
 
 
-def test_a_frozen_map_is_read_only() -> None:
-    """User space cannot change a frozen map."""
-    with new_map(MapType.ARRAY, 1) as table:
-        bpf.map_freeze(table.fd)
-        with pytest.raises(BpfError):
-            table.write(_key(0), bytes(8))
-
-
 def test_a_map_that_cannot_be_made_is_named() -> None:
     """The error has the map's name, the size asked for and the kernel's reason."""
     require_root()

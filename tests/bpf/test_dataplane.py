@@ -15,17 +15,11 @@ from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import Control
 from xdp_router.adapters.dataplane import (
-    DEFAULT_ROOT,
     DataPlane,
     InstanceExists,
-    NoBpfFs,
     NoInstance,
-    find_instances,
-    instance_dir,
-    instance_of,
-    link_pin,
-    pinned_links,
-    require_bpffs,
+    daemon_alive,
+    require_free,
 )
 from xdp_router.adapters.map_specs import (
     ENTRY_PROGRAM,
@@ -34,6 +28,13 @@ from xdp_router.adapters.map_specs import (
     DeclaredMap,
     ProgramMismatch,
     Sizes,
+)
+from xdp_router.adapters.pins import (
+    NoBpfFs,
+    PinError,
+    find_instances,
+    instance_dir,
+    require_bpffs,
 )
 from xdp_router.core import abi
 
@@ -108,26 +109,6 @@ def test_pinned_data_plane_outlives_its_creator(loader: str, bpffs: Path) -> Non
     assert _open_fds() <= before + (2 if loader == "bcc" else 0)  # libbcc keeps some
 
 
-def test_instances_are_found_by_interface(bpffs: Path) -> None:
-    """Names with dots and plus signs come back as they were; half-made ones are not shown."""
-    first, second = ["eth0.100", "a+b"], ["be1"]
-    for interfaces in (first, second):
-        instance_dir(bpffs, interfaces).mkdir(parents=True)
-    (bpffs / "v1" / ":new-1-2").mkdir()
-    assert [i.interfaces for i in find_instances(bpffs)] == [("be1",), ("eth0.100", "a+b")]
-    found = instance_of(bpffs, "a+b")
-    assert found is not None
-    assert found.name == "eth0.100+a+b"
-    assert instance_of(bpffs, "eth0") is None
-    assert find_instances(bpffs / "nothing") == []
-
-
-def test_instance_name_has_a_limit() -> None:
-    """More interfaces than a pin's name can hold are refused with the way out."""
-    with pytest.raises(Exception, match="more than one daemon"):
-        instance_dir(DEFAULT_ROOT, [f"interface{n:05}" for n in range(20)])
-
-
 def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -> None:
     """An ordinary directory is refused with the command; a bpffs is taken, also below it."""
     with pytest.raises(NoBpfFs, match=f"mount -t bpf bpf {tmp_path}"):
@@ -151,6 +132,10 @@ def test_an_interface_has_one_data_plane(beat_ago_ns: int | None, words: str, bp
         control = Control(plane.maps["control"])
         control.write(control.read())
         control.beat(time.monotonic_ns() - beat_ago_ns, 0)
+    assert daemon_alive(instance_dir(bpffs, ["eth0", "eth1"])) is (beat_ago_ns == 0)
+    require_free(bpffs, ["eth2", "eth3"])
+    with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
+        require_free(bpffs, ["eth2", "eth1"])
     with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
         DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth1", "eth2"]))
     plane.unpin()
@@ -164,6 +149,15 @@ def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
         DataPlane.create(_Broken(), SMALL, instance_dir(bpffs, ["eth0"]))
     assert _open_fds() == before
     assert not (bpffs / "v1").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(bpffs: Path) -> None:
+    """A file where the directory should be: the error has the path and the option."""
+    prog = trivial_program("in_the_way")
+    bpf.pin(prog, str(bpffs / "file"))
+    os.close(prog)
+    with pytest.raises(PinError, match=r"file/v1.*--pins"):
+        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs / "file", ["eth0"]))
 
 
 def test_a_half_made_directory_of_a_dead_process_is_removed(bpffs: Path) -> None:
@@ -184,13 +178,6 @@ def test_opening_what_is_not_there(bpffs: Path) -> None:
     """No pins: an error that says how to start."""
     with pytest.raises(NoInstance, match="xdp-routerd attach"):
         DataPlane.open(instance_dir(bpffs, ["eth0"]))
-
-
-def test_link_pins_are_told_by_interface(bpffs: Path) -> None:
-    """A link's pin gives its interface's name back."""
-    assert link_pin(bpffs, "eth0.1").name.startswith("link_")
-    link_pin(bpffs, "eth0.1").mkdir()
-    assert pinned_links(bpffs) == {"eth0.1": link_pin(bpffs, "eth0.1")}
 
 
 def test_time_without_the_large_table(record_property: Callable[[str, object], None]) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,12 @@ from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import SMALL, real_loader
 from tests.support.fresh_netns import enter_netns, in_fresh_netns, make_wire, open_netns
-from xdp_router.adapters import xdp_link
+from xdp_router.adapters import sysctl, xdp_link
 from xdp_router.adapters.bpf_maps import Control
-from xdp_router.adapters.dataplane import (
-    DataPlane,
-    NoInstance,
-    find_instances,
-    instance_dir,
-    link_pin,
-)
+from xdp_router.adapters.dataplane import DataPlane, NoInstance
 from xdp_router.adapters.host import link_info
+from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pins import find_instances, instance_dir, link_pin
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.daemon.detach import detach_interfaces
 
@@ -29,13 +27,20 @@ pytest_plugins = ("tests.support.netns",)
 S = 1_000_000_000
 
 
-def leave_behind(pins: Path, *interfaces: str, beat_ago_ns: int | None = None) -> None:
+def leave_behind(
+    pins: Path,
+    *interfaces: str,
+    beat_ago_ns: int | None = None,
+    notes: Mapping[Note, str] | None = None,
+) -> None:
     """Attach, pin, and go, as a daemon that is killed."""
     plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(pins, interfaces))
     if beat_ago_ns is not None:
         control = Control(plane.maps["control"])
         control.write(control.read())
         control.beat(time.monotonic_ns() - beat_ago_ns, 0)
+    for note, text in (notes or {}).items():
+        Notes(plane.maps["notes"]).write(note, text)
     assert plane.pin_dir is not None
     for name in interfaces:
         link = xdp_link.attach(plane.entry, name, link_info(name).ifindex, None)
@@ -75,6 +80,64 @@ def test_from_another_namespace(bpffs: Path) -> None:
         assert "eth0: detached" in list(detach_interfaces(["eth0"], bpffs))
         enter_netns(here)
         assert program_on("eth0") == 0
+
+
+def reserve_as_a_daemon() -> dict[Note, str]:
+    """Reserve ports beside an operator's, and note what was added."""
+    operator = sysctl.Sysctls()
+    operator.set(sysctl.RESERVED_PORTS, "61005,8080")
+    ours = sysctl.format_ports(sysctl.ports_to_reserve(61_000, 61_010))
+    sysctl.Sysctls().reserve_ports(61_000, 61_010)
+    assert sysctl.read(sysctl.RESERVED_PORTS) == "8080,61000-61010"
+    return {Note.RESERVED_PORTS: ours, Note.NETNS: sysctl.namespace_id()}
+
+
+@in_fresh_netns
+def test_reserved_ports_are_given_back(bpffs: Path) -> None:
+    """Those that the daemon had added; what was, or has been since, the operator's stays."""
+    with IPRoute() as ipr:
+        make_wire(ipr, "eth0", None, None)
+        leave_behind(bpffs, "eth0", notes=reserve_as_a_daemon())
+        said = list(detach_interfaces(["eth0"], bpffs))
+        assert "ports 61000-61004,61006-61010: no longer reserved" in said
+        assert sysctl.read(sysctl.RESERVED_PORTS) == "8080,61005"
+
+
+@in_fresh_netns
+def test_ports_of_another_namespace_are_left_and_told(bpffs: Path) -> None:
+    """The sysctl that this thread sees is not the daemon's: the operator learns where to look."""
+    with IPRoute() as ipr:
+        make_wire(ipr, "eth0", None, None)
+        leave_behind(bpffs, "eth0", notes=reserve_as_a_daemon())
+        away = make_wire(ipr, "away", None, None)
+        enter_netns(away.far_ns)
+        others = sysctl.Sysctls()
+        others.set(sysctl.RESERVED_PORTS, "61001")
+        (line,) = [each for each in detach_interfaces(["eth0"], bpffs) if "ports" in each]
+        assert "still reserved, in the network namespace of the daemon" in line
+        assert "ip_local_reserved_ports" in line
+        assert sysctl.read(sysctl.RESERVED_PORTS) == "61001"
+
+
+@in_fresh_netns
+def test_the_stale_control_socket_goes(bpffs: Path, tmp_path: Path) -> None:
+    """Nobody listens: removed. Somebody does, or it is no socket: left alone."""
+    stale, live, file = (tmp_path / name for name in ("stale.sock", "live.sock", "file"))
+    file.touch()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(stale))
+    with IPRoute() as ipr, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(live))
+        listener.listen()
+        make_wire(ipr, "eth0", None, None)
+        for path in (stale, live, file, tmp_path / "none.sock"):
+            leave_behind(bpffs, "eth0", notes={Note.CONTROL_SOCKET: str(path)})
+            said = list(detach_interfaces(["eth0"], bpffs))
+            assert (f"{path}: removed" in said) is (path == stale)
+            assert find_instances(bpffs) == []
+    assert not stale.exists()
+    assert live.exists()
+    assert file.exists()
 
 
 @in_fresh_netns

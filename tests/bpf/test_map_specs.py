@@ -76,6 +76,19 @@ def test_a_program_of_another_layout_is_refused(kind: int, key_size: int, value_
         check_declared({"flow_table": stale})
 
 
+def test_a_program_of_another_abi_is_refused() -> None:
+    """The declared size of ``control`` is the version; a loader that cannot tell is believed."""
+    spec = SPECS["control"]
+    for entries in (None, abi.ABI_VERSION):
+        same = DeclaredMap("control", spec.type, spec.key_size, abi.CONTROL_SIZE, entries)
+        check_declared({"control": same})
+    # Before its layouts are compared: those of another version say nothing.
+    other = DeclaredMap("control", spec.type, spec.key_size, 4, abi.ABI_VERSION + 2)
+    words = rf"is of ABI {abi.ABI_VERSION + 2}, this version wants {abi.ABI_VERSION}.*make build"
+    with pytest.raises(ProgramMismatch, match=words):
+        check_declared({"control": other})
+
+
 def test_an_unknown_map_is_refused() -> None:
     """A program that wants a map which nobody would make is refused."""
     with pytest.raises(ProgramMismatch, match="novelty"):

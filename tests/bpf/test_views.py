@@ -120,6 +120,8 @@ def test_status_is_one_look_at_everything(stage: Stage) -> None:
     assert status["engine"]["reinject_failed"] == 2
     assert status["engine"]["probe_sent"] == 4
     assert status["engine"]["decided_race"] == 1
+    assert [status["engine"][name] for name in ("bad_records", "loop_faults")] == [7, 8]
+    assert status["engine"]["netlink_overruns"] == 9
     assert (status["loader"], status["xdp_program_id"], status["pins"]) == ("object", 77, "")
 
 

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -80,26 +81,36 @@ def _net_namespace(pid: str) -> int:
         return 0  # it has ended meanwhile
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    """A demo that has just been started; killed if the test leaves it running."""
-    directory = tmp_path / "t"
-    directory.mkdir()
-    with (tmp_path / "out").open("w", encoding="utf-8") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "xdp_router.cli.main", "lab", "demo"],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(directory), "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+@pytest.fixture(params=[False])
+def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
+    """A demo that has just been started; killed if the test leaves it running.
+
+    The parameter says whether it inherits SIGINT ignored, as a script's background job does.
+    """
+    inherited = signal.signal(signal.SIGINT, signal.SIG_IGN if request.param else signal.SIG_DFL)
     try:
-        yield Demo(process, directory, tmp_path / "out")
+        # Not tmp_path: the path of a Unix socket has 107 bytes at most.
+        with (
+            tempfile.TemporaryDirectory(prefix="xrt-", ignore_cleanup_errors=True) as directory,
+            (tmp_path / "out").open("w", encoding="utf-8") as out,
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "xdp_router.cli.main", "lab", "demo"],
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": directory, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            signal.signal(signal.SIGINT, inherited)
+            try:
+                yield Demo(process, Path(directory), tmp_path / "out")
+            finally:
+                process.kill()
+                process.wait()
     finally:
-        process.kill()
-        process.wait()
+        signal.signal(signal.SIGINT, inherited)
 
 
 def shares(chapter: str) -> dict[str, int]:
@@ -141,8 +152,9 @@ def test_a_whole_run(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("demo", [False, True], ids=["default", "ignored"], indirect=True)
 def test_a_signal_in_the_middle(demo: Demo, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end it soon, with a shell's exit code, and nothing is left."""
+    """Ctrl-C and SIGTERM, inherited ignored or not, end it soon with a shell's exit code."""
     demo.reach(MIDDLE)
     demo.process.send_signal(number)
     started = time.monotonic()

@@ -111,14 +111,18 @@ def test_killed_daemon_is_not_missed(router: Router) -> None:
     status = router.cli("status")
     assert status.returncode == 1
     assert "no daemon listens on" in status.stderr
-    again = router.attach_in_vain(SPEC_INTERFACES, "--config", str(router.config), "--replace")
-    assert again.returncode == 1
-    assert "of a daemon that is gone" in again.stderr
-    assert "xdp-routerd detach client0 be1 be2" in again.stderr
+    for options in ((), ("--replace",)):
+        again = router.attach_in_vain(SPEC_INTERFACES, "--config", str(router.config), *options)
+        assert again.returncode == 1
+        assert "of a daemon that is gone" in again.stderr
+        assert "xdp-routerd detach client0 be1 be2" in again.stderr
+        assert "another XDP program" not in again.stderr
 
     # No daemon says so earlier, so "gone" is believed only after a second.
+    assert reserved_ports(router) == "61000-61999"
+    assert router.control.exists()
     wait_for(lambda: router.routerd("detach", "be1").returncode == 0, 10, "detach")
-    router.control.unlink(missing_ok=True)
+    assert reserved_ports(router) == ""
     assert not router.left_behind()
     assert_service_is_nobodys(router)
     router.start()
@@ -141,7 +145,6 @@ def test_without_daemon_and_fallback_the_hash_decides(router: Router) -> None:
     assert {row["decision"]["reason"] for row in rows} == {"no_heartbeat"}
     assert {int(row["client"].partition(":")[2]): row["backend"] for row in rows} == got
     wait_for(lambda: router.routerd("detach", "client0").returncode == 0, 10, "detach")
-    router.control.unlink(missing_ok=True)
 
 
 def test_established_flow_survives_a_frozen_daemon(router: Router) -> None:
@@ -169,6 +172,34 @@ def test_established_flow_survives_a_frozen_daemon(router: Router) -> None:
         flow = router.flow(old.getsockname())
         assert flow is not None
         assert flow["backend"] == first
+    assert router.stop() == 0
+
+
+def test_streams_outlive_a_daemon_that_was_frozen_for_longer_than_they_may_be_idle(
+    router: Router,
+) -> None:
+    """What was used meanwhile lives on; what was silent all the time goes, as it should."""
+    router.start(calm_config(SPEC, f'{STALE}\nflow_idle = "3s"\nclosed_linger = "1s"'))
+    with connect(router) as used, connect(router) as silent:
+        name, _ = who(used), who(silent)
+        time.sleep(0.1)  # some heartbeats: the silent one is known to have been silent before
+        begun = time.monotonic()
+        os.kill(router.pid, signal.SIGSTOP)
+        try:
+            while time.monotonic() - begun < 5:
+                used.sendall(b"x")
+                assert used.recv(1) == b"x"
+                time.sleep(0.05)
+        finally:
+            os.kill(router.pid, signal.SIGCONT)
+        wait_for(lambda: router.flow(silent.getsockname()) is None, 10, "the silent one is gone")
+        # Two sweeps have passed at least; without a packet of its own it is not idle yet.
+        used.sendall(b"still there")
+        assert receive(used, 11) == b"still there"
+        flow = router.flow(used.getsockname())
+        assert flow is not None
+        assert (flow["backend"], flow["state"]) == (name, "established")
+        assert flow["age_s"] > 5
     assert router.stop() == 0
 
 

@@ -9,7 +9,7 @@ import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyroute2 import IPRoute
 from tests.support.bpf_programs import trivial_program
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from xdp_router.adapters import sysctl, xdp_link
-from xdp_router.adapters.control import ControlClient, ControlError
+from xdp_router.adapters.control import ControlClient, ControlError, ControlInUse
 from xdp_router.adapters.dataplane import InstanceExists, find_instances, pinned_links
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.netlink import BackendRouteError
@@ -148,36 +148,37 @@ def test_a_step_in_the_middle_fails(tmp_path: Path, bpffs: Path) -> None:
     """Whatever had been acquired by then is let go again."""
     with place(tmp_path, bpffs) as where:
         router = where.router()
-        (where.pins / "v1").mkdir(parents=True)
-        (where.pins / "v1" / "cl").mkdir()
-        # Its directory is there and holds no control map: the pins cannot be looked at.
-        with pytest.raises(OSError, match="control"):
+        router.options = replace(router.options, mode=xdp_link.AttachMode.NATIVE)
+        with IPRoute() as ipr:
+            ipr.link("set", index=link_info("be").ifindex, mtu=9000)
+        # cl is attached by then; a veth of that MTU takes no program in its driver.
+        with pytest.raises(xdp_link.AttachFailed, match="be: cannot attach in native mode"):
             asyncio.run(serve(router, lambda: None))
-        (where.pins / "v1" / "cl").rmdir()
+        assert [link.interface for link in router.links] == ["cl"]
         assert where.left_behind() == []
 
 
 @in_fresh_netns
 def test_a_second_daemon_is_refused(tmp_path: Path, bpffs: Path) -> None:
-    """By the control socket, and with another one by the pins; the first goes on."""
+    """By the pins, --replace or not, and elsewhere by the control socket; the first goes on."""
     with place(tmp_path, bpffs) as where:
         errors: list[Exception] = []
 
         def second() -> None:
-            for control in (where.control, tmp_path / "other.sock"):
-                other = Place(control, where.pins).router()
-                other.options = AttachOptions(
-                    ("cl", "be"), None, "object", True, control, where.pins
-                )
+            other_pins = where.pins.with_name("other")
+            for pins, replaces in ((where.pins, False), (where.pins, True), (other_pins, True)):
+                other = Place(where.control, pins).router()
+                other.options = replace(other.options, replace=replaces)
                 try:
                     asyncio.run(serve(other, lambda: None))
-                except (ControlError, XdpRouterError) as error:
+                except XdpRouterError as error:
                     errors.append(error)
             assert ask(where, "status")["ready"]
 
         asyncio.run(serve(where.router(), second))
-        assert "another xdp-routerd listens" in str(errors[0])
-        assert isinstance(errors[1], InstanceExists)
+        assert [type(error) for error in errors] == [InstanceExists, InstanceExists, ControlInUse]
+        assert "cl already has a data plane of a running daemon" in str(errors[0])
+        assert "another xdp-routerd listens" in str(errors[2])
         assert where.left_behind() == []
 
 

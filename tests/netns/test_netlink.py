@@ -25,6 +25,7 @@ from xdp_router.adapters.netlink import (
     require_attached,
     resolve_paths,
 )
+from xdp_router.core.address import parse_addr
 
 NEAR = "198.18.1.1"
 FAR = "198.18.1.2"

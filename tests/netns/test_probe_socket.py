@@ -16,6 +16,7 @@ from pyroute2 import IPRoute
 from tests.support.fresh_netns import Wire, enter_netns, in_fresh_netns, make_wire, open_netns
 from xdp_router.adapters.netlink import Path, resolve_paths
 from xdp_router.adapters.probe_socket import ProbeSocket, ProbeTarget
+from xdp_router.core.address import parse_addr
 
 FAR = parse_addr("198.18.1.2")
 PORT = 8080

@@ -87,7 +87,9 @@ SCALES = [
         ("14", bytes([1, 3, 3, 14]), 14),
         ("15 counts as 14", bytes([3, 3, 15, 1]), 14),
         ("255 counts as 14", bytes([3, 3, 255, 1]), 14),
-        ("the 14th option, behind padding", bytes([1]) * 13 + bytes([3, 3, 9]), 9),
+        ("the 10th option, behind padding", bytes([1]) * 9 + bytes([3, 3, 9]), 9),
+        ("the 12th option", bytes([2, 4, 5, 180]) + bytes([1]) * 10 + bytes([3, 3, 9, 0, 0, 0]), 9),
+        ("the 14th option is not looked at", bytes([1]) * 13 + bytes([3, 3, 9]), NO_SCALE),
         (
             "behind MSS, SACK, timestamps and padding",
             bytes([2, 4, 5, 180, 4, 2, 8, 10]) + bytes(8) + bytes([1, 3, 3, 9]),

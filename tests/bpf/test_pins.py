@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and places of pins, on a real BPF file system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from xdp_router.adapters.pins import (
+    DEFAULT_ROOT,
+    PinError,
+    find_instances,
+    instance_dir,
+    instance_interfaces,
+    instance_of,
+    link_pin,
+    pinned_links,
+    remove_pins,
+)
+
+pytest_plugins = ("tests.support.netns",)
+
+
+def test_instances_are_found_by_interface(bpffs: Path) -> None:
+    """Names with dots and plus signs come back as they were; half-made ones are not shown."""
+    first, second = ["eth0.100", "a+b"], ["be1"]
+    for interfaces in (first, second):
+        instance_dir(bpffs, interfaces).mkdir(parents=True)
+    (bpffs / "v1" / ":new-1-2").mkdir()
+    assert [i.interfaces for i in find_instances(bpffs)] == [("be1",), ("eth0.100", "a+b")]
+    found = instance_of(bpffs, "a+b")
+    assert found is not None
+    assert found.name == "eth0.100+a+b"
+    assert instance_of(bpffs, "eth0") is None
+    assert instance_interfaces(found.path) == ("eth0.100", "a+b")
+    assert find_instances(bpffs / "nothing") == []
+
+
+def test_instance_name_has_a_limit() -> None:
+    """More interfaces than a pin's name can hold are refused with the way out."""
+    with pytest.raises(Exception, match="more than one daemon"):
+        instance_dir(DEFAULT_ROOT, [f"interface{n:05}" for n in range(20)])
+
+
+def test_link_pins_are_told_by_interface(bpffs: Path) -> None:
+    """A link's pin gives its interface's name back."""
+    assert link_pin(bpffs, "eth0.1").name.startswith("link_")
+    link_pin(bpffs, "eth0.1").mkdir()
+    assert pinned_links(bpffs) == {"eth0.1": link_pin(bpffs, "eth0.1")}
+
+
+def test_a_root_that_is_no_directory(tmp_path: Path) -> None:
+    """The error names the path and the option."""
+    (tmp_path / "file").touch()
+    with pytest.raises(PinError, match=r"file/v\d+: cannot be listed: .*--pins"):
+        find_instances(tmp_path / "file")
+
+
+def test_pins_that_cannot_be_removed_are_named(bpffs: Path) -> None:
+    """Something else in the directory: an error with its path. Nothing there: nothing happens."""
+    remove_pins(bpffs / "nothing")
+    (bpffs / "plane" / "somebodys").mkdir(parents=True)
+    with pytest.raises(PinError, match=r"/plane: the pins cannot be removed"):
+        remove_pins(bpffs / "plane")
+    assert os.listdir(bpffs / "plane") == ["somebodys"]
