@@ -220,7 +220,7 @@ struct flow_entry {
 	__u32 backend;
 	__u32 ifindex;  /* REPLY: egress; FORWARD: the ingress it was promoted on */
 	__u8 in_mac[6]; /* our MAC that this direction's frames are addressed to */
-	__u8 dmac[6];   /* REPLY: next hop to the client */
+	__u8 dmac[6];   /* next hop to the client; FORWARD: where its frames come from */
 	__u8 smac[6];   /* REPLY: our MAC on that side */
 	__u8 mode;
 	__u8 reason;
@@ -369,6 +369,7 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 	X(reinjected)                                                                              \
 	X(fin_outside_window)                                                                      \
 	X(rst_inexact)                                                                             \
+	X(client_moved)    /* replies follow the client's new next hop */                          \
 	X(closing_revoked) /* segment after FIN or RST: the flow lives on */                       \
 	X(ttl_exceeded)                                                                            \
 	X(fragment_dropped) /* first fragment of service traffic */                                \

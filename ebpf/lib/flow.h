@@ -162,6 +162,29 @@ static __always_inline void flow_account(const struct packet *p, struct flow_ent
 	__sync_fetch_and_add(&flow->bytes, p->ip_len);
 }
 
+/*
+ * Replies follow the client's next hop: another gateway has taken over, or a card was
+ * exchanged. Only a segment that comes exactly next says so: nobody guesses that number.
+ */
+static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct packet *p,
+					       struct flow_entry *flow, __u32 expected_seq)
+{
+	struct flow_entry *peer;
+
+	if (p->seq != expected_seq ||
+	    (mac_equal(p->eth->h_source, flow->dmac) && flow->ifindex == ctx->ingress_ifindex))
+		return;
+	peer = peer_of(&p->key, flow);
+	if (!peer || p->ack - flow->ack > flow->window)
+		return;
+	mac_copy(flow->dmac, p->eth->h_source);
+	flow->ifindex = ctx->ingress_ifindex;
+	mac_copy(peer->dmac, p->eth->h_source);
+	mac_copy(peer->smac, p->eth->h_dest);
+	peer->ifindex = ctx->ingress_ifindex;
+	count(XR_COUNT_client_moved);
+}
+
 /* The frame has been found to be for us. */
 static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 				       struct flow_entry *flow)
@@ -175,10 +198,14 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 		.l4_delta = flow->l4_delta,
 	};
 
+	__u32 expected_seq = flow->seq_next;
+
 	flow_account(p, flow);
 	flow_track(p, flow);
-	if (flow->direction == XR_DIR_FORWARD)
+	if (flow->direction == XR_DIR_FORWARD) {
+		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
+	}
 	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
 }
 

@@ -113,7 +113,9 @@ def test_without_an_answer_the_deadline_decides() -> None:
         asyncio.run(main(wired))
         for made in wired.router.decisions:
             assert (made.mode, made.reason) == (Mode.HASH, Reason.DEADLINE)
-            assert 50 * MS <= made.decided_ns - made.seen_ns < 1000 * MS
+        # The second joined the first's race, and with it its deadline.
+        waits = [made.decided_ns - made.seen_ns for made in wired.router.decisions]
+        assert 50 * MS <= max(waits) < 1000 * MS
         assert wired.router.maps.counters.read()["reinjected"] == 2
 
 

@@ -77,6 +77,7 @@ def test_killed_daemon_is_not_missed(router: Router) -> None:
 
     ``detach`` then takes it all away, and another daemon can start.
     """
+    reserved = reserved_ports(router)
     router.start(calm_config(SPEC, STALE, fallback="b2"))
     payload = random_bytes(FORTY_MB)
     with connect(router, timeout=20) as stream:
@@ -119,10 +120,10 @@ def test_killed_daemon_is_not_missed(router: Router) -> None:
         assert "another XDP program" not in again.stderr
 
     # No daemon says so earlier, so "gone" is believed only after a second.
-    assert reserved_ports(router) == "61000-61999"
+    assert reserved_ports(router).endswith("61000-61999")
     assert router.control.exists()
     wait_for(lambda: router.routerd("detach", "be1").returncode == 0, 10, "detach")
-    assert reserved_ports(router) == ""
+    assert reserved_ports(router) == reserved
     assert not router.left_behind()
     assert_service_is_nobodys(router)
     router.start()
@@ -179,7 +180,8 @@ def test_streams_outlive_a_daemon_that_was_frozen_for_longer_than_they_may_be_id
     router: Router,
 ) -> None:
     """What was used meanwhile lives on; what was silent all the time goes, as it should."""
-    router.start(calm_config(SPEC, f'{STALE}\nflow_idle = "3s"\nclosed_linger = "1s"'))
+    times = 'flow_idle = "3s"\nclosed_linger = "1s"\npending_idle = "1s"'
+    router.start(calm_config(SPEC, f"{STALE}\n{times}"))
     with connect(router) as used, connect(router) as silent:
         name, _ = who(used), who(silent)
         time.sleep(0.1)  # some heartbeats: the silent one is known to have been silent before

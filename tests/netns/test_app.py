@@ -17,7 +17,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import trivial_program
-from tests.support.fresh_netns import in_fresh_netns, make_wire
+from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
 from xdp_router.adapters import sysctl, xdp_link
 from xdp_router.adapters.control import ControlClient, ControlError, ControlInUse
 from xdp_router.adapters.dataplane import InstanceExists, find_instances, pinned_links
@@ -44,6 +44,7 @@ class Place:
 
     control: Path
     pins: Path
+    wires: tuple[Wire, ...] = ()
 
     def router(self, made: RouterConfig | None = None, *interfaces: str) -> Router:
         options = AttachOptions(
@@ -67,11 +68,11 @@ def place(tmp_path: Path, bpffs: Path) -> Iterator[Place]:
     """The calling thread's namespace, which must be a fresh one, made into a router's."""
     threshold = gc.get_threshold()
     with IPRoute() as ipr:
-        wires = [
+        wires = (
             make_wire(ipr, "cl", "198.18.0.1", "198.18.0.2"),
             make_wire(ipr, "be", "198.18.1.1", "198.18.1.2"),
-        ]
-        yield Place(tmp_path / "run" / "control.sock", bpffs / "xr")
+        )
+        yield Place(tmp_path / "run" / "control.sock", bpffs / "xr", wires)
         for wire in wires:
             os.close(wire.far_ns)
     gc.set_threshold(*threshold)
@@ -149,9 +150,8 @@ def test_a_step_in_the_middle_fails(tmp_path: Path, bpffs: Path) -> None:
     with place(tmp_path, bpffs) as where:
         router = where.router()
         router.options = replace(router.options, mode=xdp_link.AttachMode.NATIVE)
-        with IPRoute() as ipr:
-            ipr.link("set", index=link_info("be").ifindex, mtu=9000)
-        # cl is attached by then; a veth of that MTU takes no program in its driver.
+        # cl is attached by then; a veth whose other end has that MTU takes no native program.
+        where.wires[1].far_link(mtu=9000)
         with pytest.raises(xdp_link.AttachFailed, match="be: cannot attach in native mode"):
             asyncio.run(serve(router, lambda: None))
         assert [link.interface for link in router.links] == ["cl"]

@@ -100,10 +100,10 @@ def test_explain_asks_for_the_client(router: _Router) -> None:
     ["198.18.0.2", "198.18.0.2:0", "198.18.0.2:65536", "198.18.0:1", "host:80", "1.2.3.400:5"],
 )
 def test_wrong_client_is_a_usage_error(router: _Router, client: str) -> None:
-    """A malformed client is exit code 2, with an example, and nothing is asked."""
+    """A malformed client is exit code 2, with what was expected, and nothing is asked."""
     result = _run(router, "explain", client)
     assert result.exit_code == 2
-    assert "such as 198.18.0.2:40000" in result.stderr
+    assert "expected" in result.stderr
     assert not router.asked
 
 

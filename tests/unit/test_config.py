@@ -286,7 +286,9 @@ PIECES = st.sampled_from(
         *("[[service]]", "[[service.backend]]", "[service]", "[router]", "\n", "\r\n", " ", "."),
         *("name", "address", "weight", "backend", "mode", "deadline", "'a.b'", '"\\""', "=", ","),
         *("{", "}", "[", "]", "# x", "true", "1", "-2.5", "1979-05-27", "inf", '"198.18.1.2:80"'),
-        *('"50ms"', "'race'", '"""', "'''", "'", '"', "\\", "é", "\x00"),
+        *('"50ms"', "'race'", '"""', "'''", "'", '"', "\\", "é", "\x00", "\ufeff"),
+        *("x = " + "9" * 5000, "0x" + "f" * 5000, "weight = ", "-", '"' + "9" * 5000 + 's"'),
+        *("x = " + "[" * 1000, "x = " + "[" * 400 + "]" * 400, "x = " + "{a=" * 1000),
     ]
 )
 LINES = st.lists(
@@ -313,3 +315,44 @@ def test_any_text_gives_a_configuration_or_the_documented_error(text: str) -> No
     except ConfigError as error:
         for problem in error.problems:
             assert 1 <= problem.line <= text.count("\n") + 1
+
+
+MANY = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"event_rate = {MANY}", "a number has too many digits"),
+        (f"event_rate = 0x{'f' * 5000}", "found a number of more than 4000 digits, expected a"),
+        (f"event_rate = [0x{'f' * 5000}]", "found an array, expected a whole number"),
+        (f"deadline = '{MANY}s'", "expected a duration"),
+        (f"deadline = '1.{MANY}s'", "expected a duration"),
+        (f"orphans = '{MANY}'", "expected 'reset' or 'hash'"),
+        (f"colour = {'[' * 3000}{']' * 3000}", "nested too deeply"),
+        (f"colour = {'{a=' * 3000}1{'}' * 3000}", "nested too deeply"),
+        (f"colour = {'[' * 3000}", "nested too deeply"),
+    ],
+)
+def test_values_that_are_far_too_much(line: str, expected: str) -> None:
+    """Refused with the line like any other, and with a message that can be read."""
+    (message,) = problems(service(line))
+    assert message.startswith("router.toml:4: ")
+    assert expected in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("levels", range(20, 700, 20))
+def test_any_depth_is_told_with_its_line(levels: int) -> None:
+    """Also where reading the values goes well and looking for the lines does not, or only just."""
+    for line in (
+        f"colour = {'[' * levels}{']' * levels}",
+        f"colour = {'{a=' * levels}1{'}' * levels}",
+    ):
+        (message,) = problems(service(line))
+        assert message.startswith("router.toml:4: ")
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    """Editors of other systems put one at the beginning of a file."""
+    assert parse_config("\ufeff" + FULL, "router.toml") == parse_config(FULL, "router.toml")

@@ -96,12 +96,13 @@ class Counter(enum.IntEnum):
     reinjected = 33
     fin_outside_window = 34
     rst_inexact = 35
-    closing_revoked = 36
-    ttl_exceeded = 37
-    fragment_dropped = 38
-    no_path = 39
-    tail_call_missed = 40
-    event_lost = 41
+    client_moved = 36
+    closing_revoked = 37
+    ttl_exceeded = 38
+    fragment_dropped = 39
+    no_path = 40
+    tail_call_missed = 41
+    event_lost = 42
 
 
 @dataclass(frozen=True, slots=True)

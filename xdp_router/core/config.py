@@ -6,6 +6,7 @@ All problems of a file are reported at once, each with its line. Nothing is read
 
 from __future__ import annotations
 
+import bisect
 import re
 import tomllib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from .address import PROTOCOLS, format_endpoint, protocol_name
 from .config_fields import MS, Problems, S, Table
 from .model import NO_BACKEND, Backend, Endpoint, Forwarding, Mode, Orphans, Service
-from .toml_lines import Path
+from .toml_lines import Path, key_lines
 
 _MODES = {"race": Mode.RACE}
 _LATER_MODES = ("snapshot", "inline")
@@ -69,16 +70,44 @@ def parse_config(text: str, path: str) -> RouterConfig:
 
     Raises ConfigError, with every problem that was found.
     """
+    text = text.removeprefix("\ufeff")  # a byte order mark
     problems = Problems(path, text)
     try:
-        document = tomllib.loads(text)
+        document = _loads(text)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         at = _SYNTAX_LINE.search(message)
         line = int(at[1]) if at else text.count("\n") + 1
         problems.add_at(line, "", f"not valid TOML: {_SYNTAX_LINE.sub('', message)}", "TOML")
         raise problems.error() from error
+    except (RecursionError, ValueError) as error:  # what tomllib says of TOML that is too much
+        deep = isinstance(error, RecursionError)
+        detail = "arrays or tables nested too deeply" if deep else "a number has too many digits"
+        problems.add_at(_line_of_fault(text), "", f"not usable: {detail}", "less of it")
+        raise problems.error() from error
     return _read(document, problems)
+
+
+def _loads(text: str) -> dict[str, Any]:
+    document = tomllib.loads(text)
+    key_lines(text)  # it recurses as well; problems that are found later rely on it
+    return document
+
+
+def _line_of_fault(text: str) -> int:
+    """The line by which ``text`` has become too much; what comes before it is only cut off."""
+    lines = text.split("\n")
+
+    def too_much(count: int) -> bool:
+        try:
+            _loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            return False
+        except (RecursionError, ValueError):
+            return True
+        return False
+
+    return bisect.bisect_left(range(len(lines)), True, key=too_much)
 
 
 def config_from_flags(

@@ -24,9 +24,11 @@ MS = 1_000_000
 S = 1_000_000_000
 
 _UNITS = {"ns": 1, "us": 1_000, "ms": MS, "s": S, "m": 60 * S, "h": 3600 * S}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(ns|us|ms|s|m|h)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,63}")
 _PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_SHOWN = 80
+"""Characters of a wrong value that a message repeats."""
 _FLAGS = {"service": "--service", "backend": "--backend", "mode": "--mode"}
 
 
@@ -137,7 +139,7 @@ class Table:
         expected = f"a whole number from {low} to {high}"
         value: int = self._get(key, int, expected, default)
         if value != default and not low <= value <= high:
-            self.found(key, str(value), expected)
+            self.found(key, _digits(value), expected)
             return default
         return value
 
@@ -153,7 +155,7 @@ class Table:
         match = _DURATION.fullmatch(text)
         value = Fraction(match[1]) * _UNITS[match[2]] if match else Fraction(-1)
         if not low_ns <= value <= high_ns or value.denominator != 1:
-            self.found(key, repr(text), expected)
+            self.found(key, _quoted(text), expected)
             return default_ns
         return int(value)
 
@@ -162,7 +164,7 @@ class Table:
         expected = "a name of 1 to 64 letters, digits and _ . : / @ -, with a letter or digit first"
         text: str = self._get(key, str, expected, default)
         if text is not default and not _NAME.fullmatch(text):
-            self.found(key, repr(text), expected)
+            self.found(key, _quoted(text), expected)
             return default
         return text
 
@@ -178,7 +180,7 @@ class Table:
             detail = f"{key} {text!r} is not available in this version: use {expected}"
             self._problems.add((*self._where, key), detail, expected)
         else:
-            self.found(key, repr(text), expected)
+            self.found(key, _quoted(text), expected)
         return choices[default]
 
     def endpoint(self, key: str, proto: int) -> Endpoint:
@@ -210,7 +212,7 @@ class Table:
         match = _PORT_RANGE.fullmatch(text)
         low, high = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1024 <= low <= high <= 65535:
-            self.found(key, repr(text), expected)
+            self.found(key, _quoted(text), expected)
             return default
         return low, high
 
@@ -230,12 +232,25 @@ def _describe(value: object) -> str:
     if isinstance(value, bool):
         return f"the boolean {str(value).lower()}"
     if isinstance(value, int | float):
-        return f"the number {value}"
+        return f"the number {_digits(value)}"
     if isinstance(value, str):
-        return f"the string {value!r}"
+        return f"the string {_quoted(value)}"
     if isinstance(value, list):
         return "an array"
     return "a table" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def _quoted(text: str) -> str:
+    """A string as a message can show it."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
+def _digits(value: float) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # hexadecimal digits have no limit, decimal ones have
+        return "a number of more than 4000 digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} digits)"
 
 
 def _unusable(addr: int) -> str:

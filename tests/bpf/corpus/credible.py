@@ -5,13 +5,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.frames import ACK, FIN
+from tests.support.frames import ACK, FIN, Segment
 from xdp_router.core import abi
 
 from .bound import LENGTH, THERE, there
-from .case import Case, has_flow
+from .case import Case, forwarded, has_flow
 from .flows import established, flow_keys, forward_entry, put_flow
-from .world import CLIENT_ISN, CLIENT_SCALE, SERVER_ISN, World
+from .world import (
+    CLIENT_ISN,
+    CLIENT_MAC,
+    CLIENT_SCALE,
+    ROUTER_MAC_C,
+    SERVER_ISN,
+    Given,
+    World,
+    to_backend,
+    to_service,
+)
 
 START, ACKED = CLIENT_ISN + 1, SERVER_ISN + 1
 OFFERED, ROOM = 1000, 500
@@ -48,7 +58,37 @@ def _fin(name: str, change: dict[str, Any], after: dict[str, Any]) -> Case:
     return _case(f"FIN {name}", {"flags": FIN | ACK} | change, after | {"flags": abi.FLOW_FIN})
 
 
+GATEWAY = bytes.fromhex("020000000c77")
+
+
+def _moved(name: str, follows: bool, segment: Segment, *given: Given) -> Case:
+    """A segment of the client's that comes in by another next hop than before."""
+    frame = to_service(segment)
+    hop = GATEWAY if follows else CLIENT_MAC
+    return forwarded(
+        f"client's next hop: {name}",
+        frame[:6] + GATEWAY + frame[12:],
+        to_backend(segment),
+        counters={"client_moved": 1} if follows else {},
+        given=given or (established({"window": OFFERED}),),
+        then=(has_flow("there", dmac=hop), has_flow("back", dmac=hop, smac=ROUTER_MAC_C)),
+    )
+
+
+def _came_elsewhere(world: World) -> None:
+    """Its frames used to come by another interface."""
+    established({"window": OFFERED, "ifindex": 1}, {"ifindex": 1})(world)
+
+
 CASES = [
+    _moved("the segment that comes next moves it", True, THERE),
+    _moved("a gap does not", False, THERE.but(seq=START + 1)),
+    _moved("what was sent before does not", False, THERE.but(seq=START - LENGTH)),
+    _moved("an acknowledgement beyond what was offered does not", False,
+           THERE.but(ack=ACKED + OFFERED + 1)),
+    there("client's interface: replies follow", THERE, counters={"client_moved": 1},
+          given=(_came_elsewhere,),
+          then=(lambda world, _at: has_flow("back", ifindex=world.wires.client)(world, _at),)),
     _fin("that follows on", {}, MOVED | {"seq_next": START + LENGTH + 1, "ack": ACKED}),
     _fin("with an invented acknowledgement moves nothing", {"ack": ACKED + (1 << 29)}, STAYED),
     _fin("guessed into the window with one moves nothing",
