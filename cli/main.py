@@ -16,6 +16,7 @@ from xdp_router import __version__
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
 from xdp_router.adapters.pins import DEFAULT_ROOT
 
+from . import output
 from .commands import daemon, lab, maps
 from .commands.context import Context
 
@@ -24,14 +25,17 @@ class _Group(click.Group):
     """Turns exceptions into one line on stderr and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        output.accept_any_encoding()
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            output.flush()
+            return result
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             if os.environ.get("XDP_ROUTER_DEBUG") or _is_broken_pipe(error):
                 raise
-            raise click.ClickException(_one_line(error)) from error
+            raise click.ClickException(_one_line(output.as_output_error(error) or error)) from error
 
 
 def _is_broken_pipe(error: Exception) -> bool:

@@ -7,13 +7,14 @@ Colours only on a terminal; 100 columns where the width is unknown.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from .output import stdout
 
 Row = Mapping[str, Any]
 
@@ -23,13 +24,14 @@ _NONE = "-"
 
 def json_out(data: object) -> None:
     """Print a value as JSON."""
-    print(json.dumps(data, indent=2))
+    print(json.dumps(data, indent=2), file=stdout())
 
 
 def _console() -> Console:
-    terminal = sys.stdout.isatty()
+    file = stdout()
+    terminal = file.isatty()
     return Console(
-        file=sys.stdout,
+        file=file,
         width=None if terminal else _WIDTH,
         no_color=None if terminal else True,
         highlight=False,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
@@ -52,7 +51,9 @@ from .logs import Sampler
 from .loop import EngineLoop
 from .network import Network
 from .notify import notify
+from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
+from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
 
 DECISION_LINES_PER_SECOND = 100
@@ -101,7 +102,8 @@ class Router:
         names = {backend.endpoint.addr: backend.name for backend in reversed(self._backends)}
         resolutions = netlink.resolve_paths(names)
         netlink.require_attached(resolutions.values(), {link.ifindex for link in found}, names)
-        require_support()
+        with held():
+            require_support()
         self._report_host(found)
         self._control = ControlServer(self.options.control, handlers(self), self._control_fault)
         await self._control.start()
@@ -114,6 +116,7 @@ class Router:
             self.network.attached(link)
         for addr, resolution in resolutions.items():
             self.network.path_changed(addr, resolution.path, resolution.reason)
+        _go_on(stop)
         for link in found:
             self._attach(link, undo)
         self.state.open_services()
@@ -121,9 +124,17 @@ class Router:
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
+        lost: list[NotOurs] = []
+
+        def leave(why: NotOurs) -> None:
+            lost.append(why)
+            stop.set()
+
+        self._spawn(Ownership(self.plane, self.links, leave).run(), "ownership")
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
+        _go_on(stop)
         self.ready = True
         _log.info(
             "ready",
@@ -138,6 +149,9 @@ class Router:
         await stop.wait()
         self.ready = False
         notify("STOPPING=1")
+        if lost:
+            _log.error("data_plane_lost", reason=str(lost[0]), consequence="this daemon ends")
+            raise lost[0]
 
     # Acquiring
 
@@ -168,7 +182,9 @@ class Router:
             log(finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend)
 
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
-        sysctls = undo.enter_context(sysctl.Sysctls())
+        sysctls = sysctl.Sysctls()
+        # Who detached us has given the ports back, and a successor has reserved them anew.
+        undo.callback(lambda: sysctls.restore() if self.plane.owns_pins() else None)
         settings = self.config.settings
         ports = sysctl.ports_to_reserve(settings.probe_port_min, settings.probe_port_max)
         notes = Notes(self.plane.maps["notes"])
@@ -186,11 +202,12 @@ class Router:
             backends=len(self._backends),
             interfaces=len(self.options.interfaces),
         )
-        self.plane = DataPlane.create(
-            make_loader(self.options.loader),
-            sizes,
-            instance_dir(self.options.pins, self.options.interfaces),
-        )
+        with held():
+            self.plane = DataPlane.create(
+                make_loader(self.options.loader),
+                sizes,
+                instance_dir(self.options.pins, self.options.interfaces),
+            )
         undo.callback(self.plane.close)
         undo.callback(self.plane.unpin)
         self.program_id = bpf.prog_info(self.plane.entry).id
@@ -317,19 +334,21 @@ class Router:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def run(config: RouterConfig, options: AttachOptions) -> None:
+async def run(config: RouterConfig, options: AttachOptions, signals: Signals) -> None:
     """Attach and serve until SIGTERM or SIGINT. Raises what kept it from starting."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_log_fault)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _log_hangup)
+    asyncio.get_running_loop().set_exception_handler(_log_fault)
+    signals.connect(stop, _log_hangup)
     router = Router(config, options)
     async with contextlib.AsyncExitStack() as undo:
         await router.serve(undo, stop)
         _log.info("detaching", interfaces=list(options.interfaces))
     _log.info("stopped")
+
+
+def _go_on(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        raise Interrupted("stopped before it was ready; nothing is left attached")
 
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

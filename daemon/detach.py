@@ -53,6 +53,8 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
 
 def _undo_notes(pin_dir: Path) -> Iterator[str]:
     """What cannot be undone is told, and keeps nothing else from being."""
+    if not (pin_dir / "notes").exists():
+        return  # a shutdown or a detach that was cut short: it had undone these before
     fd = bpf.open_pinned(str(pin_dir / "notes"))
     try:
         notes = Notes(fd)

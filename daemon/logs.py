@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -12,24 +13,40 @@ import structlog
 FORMATS = ("console", "json")
 
 
-def configure(log_format: str, stream: Any = None) -> None:
-    """Send log lines to ``stream`` (default: stderr) as ``console`` or ``json``."""
+def configure(log_format: str, stream: Any = None) -> Callable[[int], str]:
+    """Send log lines to ``stream`` (default: stderr) as ``console`` or ``json``.
+
+    Returns what makes the line that tells how many lines were lost.
+    """
     out = stream if stream is not None else sys.stderr
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
         else structlog.dev.ConsoleRenderer(colors=out.isatty())
     )
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        renderer,
+    ]
+
+    def lost_line(count: int) -> str:
+        line: Any = {
+            "event": "log_lines_lost",
+            "count": count,
+            "reason": "nobody has read the log for a while",
+        }
+        for process in processors:
+            line = process(None, "warning", line)
+        return f"{line}\n"
+
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
+    return lost_line
 
 
 class Sampler:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``xdp-routerd``: attach, detach, check.
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration error.
+Exit codes: 0 done, 1 failed, 2 usage or configuration error, 128 + number: by a signal, before
+it was ready.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ from xdp_router.core.errors import ConfigError, XdpRouterError
 from . import logs, streams
 from .app import AttachOptions, run
 from .detach import detach_interfaces
+from .signals import Interrupted, Signals
 
 _MODES = {"auto": None, "native": AttachMode.NATIVE, "generic": AttachMode.GENERIC}
 _EXIT_CONFIG = 2
@@ -177,10 +180,22 @@ def attach(
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
-    streams.hold_standard_streams()
-    logs.configure(log_format, streams.SurvivingStream(sys.stderr))
     options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins)
-    asyncio.run(run(config, options))
+    signals = Signals()
+    signals.install()
+    streams.hold_standard_streams()
+    log = streams.LogStream(sys.stderr)
+    log.lost_line = logs.configure(log_format, log)
+    # What libraries have to say must not wait for a reader either.
+    logging.basicConfig(stream=log, format="%(name)s: %(message)s")
+    try:
+        asyncio.run(run(config, options, signals))
+    except Interrupted as error:
+        log.write(f"{str(error).capitalize()}.\n")
+        raise click.exceptions.Exit(128 + signals.number) from error
+    finally:
+        signals.ignore()
+        log.close()
 
 
 @main.command()

@@ -39,6 +39,7 @@ class Network:
         for backend in backends:
             self._by_addr.setdefault(backend.endpoint.addr, []).append(backend)
         self._names: dict[int, str] = {}  # of the attached interfaces
+        self._gone: set[int] = set()
         self.paths: dict[int, tuple[Path | None, str]] = {}
         """By backend id: its path, or None and the reason."""
 
@@ -50,6 +51,10 @@ class Network:
     def interface_name(self, ifindex: int) -> str:
         """Name of an attached interface; the number of another one."""
         return self._names.get(ifindex, str(ifindex))
+
+    def interface_exists(self, ifindex: int) -> bool:
+        """Whether an attached interface has not been deleted since."""
+        return ifindex not in self._gone
 
     def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
         """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``."""
@@ -85,8 +90,9 @@ class Network:
             _log.error(
                 "interface_gone",
                 interface=link.name,
-                mend="attach again when it is back: xdp-routerd detach, then attach",
+                mend="when it is back, stop the daemon and start it again",
             )
+            self._gone.add(link.ifindex)
             self._executor.forget_interface(link.ifindex)
             return
         if event.what == "mac":

@@ -64,10 +64,10 @@ class Views:
             "uptime_s": round(time.monotonic() - router.started_s, 3),
             "interfaces": [
                 {
-                    "name": link.interface,
+                    "name": router.network.interface_name(link.ifindex),
                     "ifindex": link.ifindex,
                     "mode": link.mode.value,
-                    "ready": router.ready,
+                    "ready": router.ready and router.network.interface_exists(link.ifindex),
                 }
                 for link in router.links
             ],

@@ -83,6 +83,7 @@ def flows(
     """List the flows, from the kernel's tables; works without a daemon too."""
     wanted = {"client": client, "service": service, "backend": backend, "state": state}
     filtered = any(value is not None for value in wanted.values())
+    limit = min(limit, sys.maxsize - 1)
     # One more than asked for tells whether there are more.
     found = context.instance().flows(sys.maxsize if filtered else limit + 1)
     rows = list(islice((flow for flow in found if _matches(flow, wanted)), limit + 1))

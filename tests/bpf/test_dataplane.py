@@ -34,6 +34,7 @@ from xdp_router.adapters.pins import (
     PinError,
     find_instances,
     instance_dir,
+    remove_pins,
     require_bpffs,
 )
 from xdp_router.core import abi
@@ -151,13 +152,10 @@ def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
     assert not (bpffs / "v1").exists()
 
 
-def test_a_place_that_cannot_be_written_is_named(bpffs: Path) -> None:
-    """A file where the directory should be: the error has the path and the option."""
-    prog = trivial_program("in_the_way")
-    bpf.pin(prog, str(bpffs / "file"))
-    os.close(prog)
-    with pytest.raises(PinError, match=r"file/v1.*--pins"):
-        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs / "file", ["eth0"]))
+def test_a_place_that_cannot_be_made_is_named(bpffs: Path) -> None:
+    """A BPF file system takes no dots: the error has the path, the reason and the option."""
+    with pytest.raises(PinError, match=r"/a\.b: .*no dots in names.*--pins"):
+        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs / "a.b", ["eth0"]))
 
 
 def test_a_half_made_directory_of_a_dead_process_is_removed(bpffs: Path) -> None:
@@ -188,3 +186,22 @@ def test_time_without_the_large_table(record_property: Callable[[str, object], N
     elapsed_ms = (time.monotonic_ns() - start) / 1e6
     record_property("load_ms", elapsed_ms)
     assert elapsed_ms < 5000
+
+
+def test_a_successors_pins_stay(bpffs: Path) -> None:
+    """What was detached, and attached by another since, is not removed by who was there before."""
+    where = instance_dir(bpffs, ["eth0"])
+    old = DataPlane.create(real_loader("object"), SMALL, where)
+    assert old.owns_pins()
+    remove_pins(where)
+    assert not old.owns_pins()
+    new = DataPlane.create(real_loader("object"), SMALL, where)
+    assert not old.owns_pins()
+    assert new.owns_pins()
+    old.unpin()
+    assert new.owns_pins()
+    assert "control" in os.listdir(where)
+    new.unpin()
+    assert not where.exists()
+    old.close()
+    new.close()

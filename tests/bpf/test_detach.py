@@ -13,6 +13,7 @@ from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import SMALL, real_loader
 from tests.support.fresh_netns import enter_netns, in_fresh_netns, make_wire, open_netns
+from tests.support.netns import wait_for
 from xdp_router.adapters import sysctl, xdp_link
 from xdp_router.adapters.bpf_maps import Control
 from xdp_router.adapters.dataplane import DataPlane, NoInstance
@@ -161,6 +162,33 @@ def test_a_running_daemon_is_left_alone(bpffs: Path) -> None:
             list(detach_interfaces(["eth0"], bpffs))
         assert program_on("eth0")
         assert len(find_instances(bpffs)) == 1
+
+
+@in_fresh_netns
+@pytest.mark.parametrize(
+    "left", ["no control", "only links", "only control", "no notes", "nothing"]
+)
+def test_pins_that_are_half_gone(bpffs: Path, left: str) -> None:
+    """A shutdown, or a detach, was cut short: the rest goes, and another one can attach."""
+    with IPRoute() as ipr:
+        make_wire(ipr, "eth0", None, None)
+        leave_behind(bpffs, "eth0", beat_ago_ns=0 if left == "no control" else 5 * S)
+        (found,) = find_instances(bpffs)
+        for pin in list(found.path.iterdir()):
+            link = pin.name.startswith("link_")
+            if (
+                left == "nothing"
+                or pin.name == left.removeprefix("no ")
+                or (left == "only links" and not link)
+                or (left == "only control" and pin.name != "control")
+            ):
+                pin.unlink()
+        assert list(detach_interfaces(["eth0"], bpffs))[-1].endswith("removed")
+        # The kernel detaches a link that lost its last pin a moment later.
+        wait_for(lambda: program_on("eth0") == 0, 2)
+        assert find_instances(bpffs) == []
+        leave_behind(bpffs, "eth0")
+        list(detach_interfaces(["eth0"], bpffs))
 
 
 def test_nothing_is_attached_there(bpffs: Path) -> None:

@@ -19,6 +19,7 @@ from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane, NoInstance, instance_dir
 from xdp_router.adapters.flow_reader import Instance, PlaneFlows, open_instance
 from xdp_router.adapters.names import Names
+from xdp_router.adapters.pins import PinError
 from xdp_router.core import abi
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
 
@@ -185,6 +186,15 @@ def test_every_pinned_data_plane_is_read(plane: DataPlane, bpffs: Path) -> None:
 def test_nothing_is_pinned(bpffs: Path) -> None:
     """The place that was looked at, and how to start."""
     with pytest.raises(NoInstance, match=rf"{bpffs}.*sudo xdp-routerd attach IFACE"):
+        open_instance(bpffs)
+
+
+def test_pins_that_are_half_gone(plane: DataPlane, bpffs: Path) -> None:
+    """What is missing is named, with the command that takes the rest away."""
+    assert plane.pin_dir is not None
+    for name in ("backend_index", "services"):
+        (plane.pin_dir / name).unlink()
+    with pytest.raises(PinError, match=r"missing \(services, backend_index\).*detach eth0"):
         open_instance(bpffs)
 
 

@@ -54,7 +54,7 @@ def test_link_pins_are_told_by_interface(bpffs: Path) -> None:
 def test_a_root_that_is_no_directory(tmp_path: Path) -> None:
     """The error names the path and the option."""
     (tmp_path / "file").touch()
-    with pytest.raises(PinError, match=r"file/v\d+: cannot be listed: .*--pins"):
+    with pytest.raises(PinError, match=r"/file is not a directory that pins are in.*--pins"):
         find_instances(tmp_path / "file")
 
 
@@ -65,3 +65,15 @@ def test_pins_that_cannot_be_removed_are_named(bpffs: Path) -> None:
     with pytest.raises(PinError, match=r"/plane: the pins cannot be removed"):
         remove_pins(bpffs / "plane")
     assert os.listdir(bpffs / "plane") == ["somebodys"]
+
+
+def test_a_removal_that_is_cut_short_leaves_the_heartbeat(tmp_path: Path) -> None:
+    """Attachments go first and ``control`` last, whatever order the file system gives."""
+    plane = tmp_path / "eth0"
+    (plane / "flow_table").mkdir(parents=True)  # cannot be unlinked
+    for name in ("control", "link_eth0", "link_zeth", "a"):
+        (plane / name).touch()
+    with pytest.raises(PinError):
+        remove_pins(plane)
+    assert "control" in os.listdir(plane)
+    assert not [name for name in os.listdir(plane) if name.startswith("link_")]

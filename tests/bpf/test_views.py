@@ -57,9 +57,11 @@ class Stage:
         self.small = small
         self.engine = actors.engine(1, 2)
         path = Path(7, b"\2\0\0\0\0\xaa", b"\2\0\0\0\0\xbb", 0xC6120101)
+        self.gone: set[int] = set()
         network = SimpleNamespace(
             paths={1: (None, "no ARP answer"), 2: (path, "")},
-            interface_name={7: "be2"}.__getitem__,
+            interface_name={3: "wan0", 7: "be2"}.__getitem__,
+            interface_exists=lambda ifindex: ifindex not in self.gone,
         )
         self.router = SimpleNamespace(
             config=small.config,
@@ -111,8 +113,10 @@ def test_status_is_one_look_at_everything(stage: Stage) -> None:
     status = stage.views.status({})
     assert status["ready"] is True
     assert status["interfaces"] == [
-        {"name": "eth0", "ifindex": 3, "mode": "generic", "ready": True}
+        {"name": "wan0", "ifindex": 3, "mode": "generic", "ready": True}  # as it is called now
     ]
+    stage.gone.add(3)
+    assert stage.views.status({})["interfaces"][0]["ready"] is False
     assert (status["services"], status["backends"], status["backends_up"]) == (1, 2, 2)
     assert (status["flows"], status["decisions_total"]) == (3, 5)
     assert status["open_decisions"] == 1  # port 9: its binding was never answered for

@@ -189,6 +189,8 @@ def test_a_signal_while_it_builds(demo: Demo) -> None:
 def test_the_daemon_dies(demo: Demo) -> None:
     """If the router dies, the demo fails, shows the end of its log, and leaves nothing."""
     demo.reach(MIDDLE)
+    (log,) = demo.directory.glob("xdp-router-demo-*/router.log")
+    wait_for(lambda: " decision " in log.read_text("utf-8"), 20.0, "a logged decision")
     kill_router(demo)
     assert demo.end() == 1
     text = demo.text()

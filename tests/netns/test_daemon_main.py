@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import shlex
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,3 +91,94 @@ def test_a_daemon_whose_log_nobody_reads_serves(router: Router) -> None:
     assert all(works(router) for _ in range(3))
     assert router.stop() == 0
     assert router.left_behind() == []
+
+
+def test_a_daemon_whose_log_reader_stands_still_serves(router: Router) -> None:
+    """Nobody empties the pipe: decisions go on, lines are lost, and it ends in time, undone."""
+    process = router._process = spawn(router, "", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+    wait_for(router._is_ready, 20, "the daemon is ready")
+    for _ in range(60):
+        assert works(router)
+    assert router.stop() == 0
+    assert router.left_behind() == []
+    process.stderr.close()
+
+
+def storm(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Send signals until the process has ended, or the time is over."""
+    numbers = itertools.cycle((signal.SIGINT, signal.SIGHUP, signal.SIGTERM))
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        process.send_signal(next(numbers))
+        time.sleep(0.002)
+
+
+def test_a_storm_of_signals_while_it_runs(router: Router) -> None:
+    """It ends once, in order: exit code 0, nothing left, no traceback."""
+    for _ in range(3):
+        router.start()
+        assert router._process is not None
+        storm(router._process, 10)
+        assert router._process.wait(1) == 0, router.log.read_text()
+        assert router.left_behind() == []
+        assert "Traceback" not in router.log.read_text()
+        assert len(router.events("stopped")) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, 0])
+def test_signals_at_any_moment_of_the_start(router: Router, number: int) -> None:
+    """Ended by the signal or its exit code, or with 0 when it was ready: one line, nothing left.
+
+    0: a storm of all of them.
+    """
+    router.config.write_text(router.lab.config_toml())
+    argv = router._attach_argv(router.lab.router_interfaces, "--config", str(router.config))
+    argv[1:3] = ["-m", "xdp_router.daemon"]
+    for step in range(12):
+        process = router.lab.router.spawn(
+            argv, name="router", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        time.sleep(0.1 + 0.06 * step)
+        if number:
+            process.send_signal(number)
+            if number == signal.SIGHUP:  # nothing to it, once it is noticed
+                time.sleep(0.5)
+                process.send_signal(signal.SIGTERM)
+        else:
+            storm(process, 10)
+        _, said = process.communicate(timeout=10)
+        allowed = {0, *(sign * n for n in (1, 2, 15) for sign in (-1,)), 128 + 2, 128 + 15}
+        if said.strip() != b"Aborted!":  # while its arguments were read
+            assert process.returncode in allowed, said
+        assert b"Traceback" not in said, said
+        if process.returncode == 128 + signal.SIGINT:
+            assert len([line for line in said.splitlines() if b"[" not in line]) <= 1, said
+        assert router.left_behind() == []
+
+
+def test_ctrl_c_while_the_modules_are_imported() -> None:
+    """Exit code 130, and one line."""
+    codes = set()
+    for step in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", STARTS], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        time.sleep(0.02 * step)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=10)
+        if b"usage" not in out.lower():
+            codes.add((process.returncode, said))
+    assert codes == {(130, b"Interrupted.\n")}
+
+
+STARTS = """
+import signal
+from xdp_router.daemon.__main__ import main, _interrupted
+signal.signal(signal.SIGINT, _interrupted)
+print("begun", flush=True)
+main()
+"""

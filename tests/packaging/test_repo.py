@@ -37,6 +37,7 @@ WITHOUT_OWN_TEST = {
     "xdp_router/core/strategy/base.py": ("unit/test_race.py", "an interface"),
     "xdp_router/lab/demo_story.py": ("e2e/test_demo.py", "words and tables, read from a whole run"),
     "xdp_router/lab/errors.py": ("netns/test_persist.py", "an exception, seen where it is raised"),
+    "daemon/__main__.py": ("netns/test_daemon_main.py", "a process, from its first moment"),
     "cli/commands/*.py": ("unit/test_cli.py", "click commands without logic"),
     "cli/main.py": ("unit/test_cli.py", "the click group"),
 }

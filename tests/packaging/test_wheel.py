@@ -126,7 +126,7 @@ def test_wheel_has_both_console_scripts(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (entry,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         scripts = archive.read(entry).decode()
-    assert "xdp-routerd = xdp_router.daemon.main:main" in scripts
+    assert "xdp-routerd = xdp_router.daemon.__main__:main" in scripts
     assert "xdp-router = xdp_router.cli.main:main" in scripts
 
 

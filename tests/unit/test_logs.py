@@ -56,6 +56,15 @@ def test_loggers_made_before_are_configured_too() -> None:
     assert json.loads(out.getvalue())["event"] == "late"
 
 
+def test_the_line_about_lost_lines_is_like_any_other() -> None:
+    """It has its event, level, time and the number, in the format of the others."""
+    line = logs.configure("json", io.StringIO())(17)
+    assert line.endswith("\n")
+    told = json.loads(line)
+    assert (told["event"], told["level"], told["count"]) == ("log_lines_lost", "warning", 17)
+    assert "log_lines_lost" in logs.configure("console", io.StringIO())(17)
+
+
 def test_the_sampler_lets_so_many_through_a_second() -> None:
     """The rest is counted, and said with the next line that may be written."""
     sampler = Sampler(2)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closed standard streams, real pipes and files: nothing that is written takes the process down."""
+"""Closed streams, pipes that nobody reads, full disks: what is written stops nobody."""
 
 from __future__ import annotations
 
-import errno
-import io
+import contextlib
+import fcntl
 import os
+import select
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from xdp_router.daemon.streams import SurvivingStream, hold_standard_streams
+from xdp_router.daemon.streams import LogStream, hold_standard_streams
 
 
 def _python(code: str, closed: str = "") -> subprocess.CompletedProcess[str]:
@@ -45,44 +48,111 @@ def test_open_streams_stay_as_they_are() -> None:
     assert len(os.listdir("/proc/self/fd")) == count
 
 
-def test_text_arrives() -> None:
-    """An ordinary stream gets what is written."""
-    target = io.StringIO()
-    stream = SurvivingStream(target)
-    assert stream.write("one\n") == 4
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, IO[str]]]:
+    """A pipe of one page: where it is read, and a stream that writes into it."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    target = os.fdopen(writer, "w")
+    yield reader, target
+    target.close()
+    with contextlib.suppress(OSError):
+        os.close(reader)
+
+
+def test_lines_arrive(pipe: tuple[int, IO[str]]) -> None:
+    """In order and whole, in whatever pieces they are written; close() waits for them."""
+    reader, target = pipe
+    stream = LogStream(target)
+    assert stream.write("one\ntw") == 6
     stream.flush()
-    assert target.getvalue() == "one\n"
+    stream.write("o\n")
+    stream.write("\ud800\n")  # no UTF-8 has that
+    stream.close()
+    stream.close()
+    assert os.read(reader, 100) == b"one\ntwo\n\\ud800\n"
     assert not stream.isatty()
 
 
-def test_nobody_reads_any_more() -> None:
-    """The reader of a pipe has ended: later lines are lost, nothing is raised, closing is clean."""
-    reader, writer = os.pipe()
-    target = os.fdopen(writer, "w", buffering=1)
-    stream = SurvivingStream(target)
+def test_nobody_reads_and_then_somebody_does(pipe: tuple[int, IO[str]]) -> None:
+    """What is too much is lost and counted, and that is said where it is missing."""
+    reader, target = pipe
+    stream = LogStream(target, max_lines=100)
+    for number in range(5000):
+        stream.write(f"line {number}\n")
+    got = os.read(reader, 1 << 16).decode()
+    while not got.endswith("line 99\n"):
+        got += os.read(reader, 1 << 16).decode()
+    time.sleep(0.1)
+    while select.select([reader], [], [], 0.2)[0]:
+        got += os.read(reader, 1 << 16).decode()
+    kept = got.count("\n")
+    assert got == "".join(f"line {number}\n" for number in range(kept))
+    stream.write("again\n")
+    stream.close()
+    assert os.read(reader, 1 << 16).decode() == f"{5000 - kept} lines lost\nagain\n"
+
+
+def test_it_ends_although_nobody_reads(pipe: tuple[int, IO[str]]) -> None:
+    """After the time that it may take; then what is still said is lost, and blocks nobody."""
+    _, target = pipe
+    stream = LogStream(target)
+    for _ in range(100):
+        stream.write("x" * 1000 + "\n")
+    begun = time.monotonic()
+    stream.close(0.2)
+    assert 0.1 < time.monotonic() - begun < 2
+    target.write("y" * 100_000)
+    target.flush()
+
+
+def test_a_reader_that_has_ended(pipe: tuple[int, IO[str]]) -> None:
+    """Later lines are lost, nothing is raised, and the stream can be closed."""
+    reader, target = pipe
+    stream = LogStream(target)
     os.close(reader)
     for _ in range(3):
         stream.write("lost\n")
-        stream.flush()
-    target.close()  # would raise if anything was left to be written
+    stream.close()
+    target.write("lost")
+    target.flush()
 
 
-def test_a_process_whose_log_reader_ends_goes_on() -> None:
+def test_a_descriptor_that_does_not_block(pipe: tuple[int, IO[str]]) -> None:
+    """Somebody who shares the pipe may have made it so: the line is written all the same."""
+    reader, target = pipe
+    os.set_blocking(target.fileno(), False)
+    stream = LogStream(target)
+    stream.write("x" * 20_000 + "\n")
+    got = b""
+    while not got.endswith(b"\n"):
+        got += os.read(reader, 1 << 16)
+    assert len(got) == 20_001
+    stream.close()
+
+
+PROCESS = """
+import sys, time
+from xdp_router.daemon import logs
+from xdp_router.daemon.streams import LogStream
+import structlog
+stream = LogStream(sys.stderr)
+stream.lost_line = logs.configure('json', stream)
+log = structlog.get_logger()
+log.info('first')
+sys.stdin.readline()
+for _ in range(100_000): log.info('more')
+print('done')
+stream.close()
+print('error', file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("reader", ["ends", "stops"])
+def test_a_process_whose_log_nobody_reads_goes_on(reader: str) -> None:
     """It finishes its work and exits with 0."""
-    code = (
-        "import sys, time\n"
-        "from xdp_router.daemon import logs\n"
-        "from xdp_router.daemon.streams import SurvivingStream\n"
-        "import structlog\n"
-        "logs.configure('json', SurvivingStream(sys.stderr))\n"
-        "log = structlog.get_logger()\n"
-        "log.info('first')\n"
-        "sys.stdin.readline()\n"
-        "for _ in range(100): log.info('more')\n"
-        "print('done')\n"
-    )
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", PROCESS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,33 +161,34 @@ def test_a_process_whose_log_reader_ends_goes_on() -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     assert b"first" in process.stderr.readline()
-    process.stderr.close()
+    if reader == "ends":
+        process.stderr.close()
     process.stdin.write(b"\n")
     process.stdin.close()
+    assert select.select([process.stdout], [], [], 20)[0], "it stands still"
     assert process.stdout.read() == b"done\n"
     process.stdout.close()
     assert process.wait(30) == 0
+    process.stderr.close()
 
 
-class _Full(io.StringIO):
-    """A file on a disk that is full for a while."""
-
-    full = True
-
-    def write(self, text: str) -> int:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(text)
-
-
-def test_a_full_disk_may_have_room_again() -> None:
+def test_a_full_disk_may_have_room_again(tmp_path: Path) -> None:
     """Lines are lost while it is full, and written when it is not."""
-    target = _Full()
-    stream = SurvivingStream(target)
-    stream.write("lost\n")
-    target.full = False
+    target = (tmp_path / "log").open("w")
+    stream = LogStream(target)
     stream.write("kept\n")
-    assert target.getvalue() == "kept\n"
+    with open("/dev/full", "w") as full:
+        place = os.dup(stream._out)
+        time.sleep(0.1)
+        os.dup2(full.fileno(), stream._out)
+        stream.write("lost\n")
+        time.sleep(0.1)
+        os.dup2(place, stream._out)
+        os.close(place)
+    stream.write("kept\n")
+    stream.close()
+    assert (tmp_path / "log").read_text() == "kept\nkept\n"
+    target.close()
 
 
 def _closed_file(tmp_path: Path) -> IO[str]:
@@ -129,8 +200,9 @@ def _closed_file(tmp_path: Path) -> IO[str]:
 @pytest.mark.parametrize("kind", ["none", "closed"])
 def test_there_is_no_stream(kind: str, tmp_path: Path) -> None:
     """Closed when the process started, or closed since: written to nowhere."""
-    stream = SurvivingStream(None if kind == "none" else _closed_file(tmp_path))
+    stream = LogStream(None if kind == "none" else _closed_file(tmp_path))
     assert not stream.isatty()
     for _ in range(2):
         stream.write("lost\n")
         stream.flush()
+    stream.close()

@@ -28,7 +28,11 @@ Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
 
 _MAX_REQUEST_BYTES: Final = 64 << 10
 _MAX_CONNECTIONS: Final = 64
-_IDLE_S: Final = 60.0  # a connection without a request is closed
+_IDLE_S: Final = 10.0  # a connection without a request is closed
+_BUSY: Final = (
+    f"busy: too many connections ({_MAX_CONNECTIONS}) to the control socket: try again in "
+    f"{_IDLE_S:.0f} s, when those that ask nothing are closed"
+)
 _HANDLER_S: Final = 30.0
 _SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
 _MODE: Final = 0o660
@@ -185,6 +189,7 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._writers) >= _MAX_CONNECTIONS:
+            writer.write(_encode({"ok": False, "error": _BUSY}))
             writer.transport.abort()
             return
         self._writers.add(writer)
@@ -208,7 +213,7 @@ class ControlServer:
             writer.transport.abort()
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
-        writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        writer.write(_encode(answer))
         await asyncio.wait_for(writer.drain(), _SLOW_CLIENT_S)
 
     async def _answer(self, line: bytes) -> dict[str, object]:
@@ -241,6 +246,10 @@ class ControlServer:
         return {"ok": True, "data": data}
 
 
+def _encode(answer: Mapping[str, object]) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+
+
 class ControlClient:
     """Synchronous client for the CLI. Also a context manager; connects at the first call."""
 
@@ -271,7 +280,8 @@ class ControlClient:
         request = json.dumps({"command": command, **args}).encode() + b"\n"
         sock = self._connect()
         try:
-            sock.sendall(request)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                sock.sendall(request)  # it may have answered that it is busy, and gone
             line = self._read_line(sock)
         except TimeoutError as error:
             self.close()
@@ -305,6 +315,10 @@ class ControlClient:
             sock.connect(self._path)
         except OSError as error:
             sock.close()
+            if error.errno == errno.ECONNREFUSED and not Path(self._path).is_socket():
+                raise ControlError(
+                    f"{self._path} is not a socket: name the daemon's with --control"
+                ) from error
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
                 raise NoDaemon(
                     f"no daemon listens on {self._path}: start one with "

@@ -31,11 +31,12 @@ from .map_specs import (
     Sizes,
     check_declared,
 )
-from .pins import ASIDE, LINK_PREFIX, PROG_PREFIX, PinError, instance_interfaces
+from .pins import ASIDE, CONTROL_PIN, LINK_PREFIX, PROG_PREFIX, PinError, instance_interfaces
 from .pins import DEFAULT_ROOT as DEFAULT_ROOT
 from .pins import InstanceRef as InstanceRef
 from .pins import NoBpfFs as NoBpfFs
 from .pins import find_instances as find_instances
+from .pins import identity as identity
 from .pins import instance_dir as instance_dir
 from .pins import instance_of as instance_of
 from .pins import link_pin as link_pin
@@ -81,6 +82,7 @@ class DataPlane:
     programs: dict[str, int]
     pin_dir: Path | None = None
     loader: str = ""
+    _identity: tuple[int, int] | None = field(default=None, repr=False)
     _closed: bool = field(default=False, repr=False)
 
     @property
@@ -121,6 +123,7 @@ class DataPlane:
                 f"{pin_dir}: no data plane is pinned there: sudo xdp-routerd attach IFACE"
             )
         plane = cls({}, {}, pin_dir)
+        plane._identity = identity(pin_dir)
         try:
             for name in os.listdir(pin_dir):
                 path = str(pin_dir / name)
@@ -133,13 +136,18 @@ class DataPlane:
             raise
         return plane
 
+    def owns_pins(self) -> bool:
+        """Whether the pins are still those that were made here, and not a successor's."""
+        return self.pin_dir is not None and identity(self.pin_dir) == self._identity
+
     def unpin(self) -> None:
         """Remove the directory with every pin in it, links included. Idempotent.
 
-        A link whose last reference was its pin is detached by this.
+        A link whose last reference was its pin is detached by this. A successor's pins stay.
         """
         if self.pin_dir is not None:
-            remove_pins(self.pin_dir)
+            if self.owns_pins():
+                remove_pins(self.pin_dir)
             self.pin_dir = None
 
     def close(self) -> None:
@@ -179,6 +187,7 @@ class DataPlane:
             aside.mkdir(mode=0o700)
             for name, fd in self._pins():
                 bpf.pin(fd, str(aside / name))
+            self._identity = identity(aside)
             # rename(2) would replace an empty directory only, and ours are never empty.
             aside.rename(pin_dir)
         except OSError as cause:  # a BpfError, too
@@ -202,9 +211,12 @@ class DataPlane:
 def daemon_alive(pin_dir: Path) -> bool:
     """Whether the daemon of a pinned data plane gave a sign of life within the last second.
 
-    Raises BpfError when the ``control`` map cannot be read.
+    Without the pin of its heartbeat it has none: a shutdown was cut short. Raises BpfError when
+    the heartbeat cannot be read.
     """
-    fd = bpf.open_pinned(str(pin_dir / "control"))
+    if not (pin_dir / CONTROL_PIN).exists():
+        return False
+    fd = bpf.open_pinned(str(pin_dir / CONTROL_PIN))
     try:
         raw = bpf.BpfMap(fd).read(_u32(0))
     finally:

@@ -13,7 +13,9 @@ from xdp_router.core.model import NO_BACKEND, Endpoint, Mode, Reason
 
 from .bpf_maps import Maps
 from .dataplane import DataPlane, NoInstance, find_instances
+from .map_specs import MAP_SPECS
 from .names import Names
+from .pins import InstanceRef, PinError
 
 BATCH = 1024
 _NS_PER_S = 1e9
@@ -28,7 +30,8 @@ _STATES = {
 def open_instance(pins_root: str | Path) -> Instance:
     """Open every data plane that is pinned under ``pins_root``.
 
-    Raises NoInstance when there is none, BpfError when it may not be opened.
+    Raises NoInstance when there is none, PinError when one has lost pins, BpfError when it may
+    not be opened.
     """
     found = find_instances(Path(pins_root))
     if not found:
@@ -36,7 +39,19 @@ def open_instance(pins_root: str | Path) -> Instance:
             f"no router is attached (nothing is pinned under {pins_root}): "
             "sudo xdp-routerd attach IFACE"
         )
-    return Instance([DataPlane.open(each.path) for each in found])
+    return Instance([_open(each) for each in found])
+
+
+def _open(found: InstanceRef) -> DataPlane:
+    plane = DataPlane.open(found.path)
+    missing = [spec.name for spec in MAP_SPECS if spec.value_size and spec.name not in plane.maps]
+    if missing:
+        plane.close()
+        raise PinError(
+            f"{found.path}: pins are missing ({', '.join(missing)}), as after a stop that was cut "
+            f"short: sudo xdp-routerd detach {' '.join(found.interfaces)}"
+        )
+    return plane
 
 
 class Instance:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from xdp_router.core.errors import XdpRouterError
 DEFAULT_ROOT = Path("/sys/fs/bpf/xdp-router")
 
 PROG_PREFIX, LINK_PREFIX = "prog_", "link_"
+CONTROL_PIN = "control"
+"""The map with the daemon's heartbeat."""
 # No interface name has a colon, so no instance can be called like a directory under way.
 ASIDE = ":new-"
 # bpffs takes no dots in names, and '+' separates names.
@@ -81,8 +84,12 @@ def find_instances(root: Path) -> list[InstanceRef]:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
+    except NotADirectoryError as cause:
+        raise PinError(
+            f"{root} is not a directory that pins are in: choose another with --pins"
+        ) from cause
     except PermissionError as cause:
-        raise PinError(f"{folder}: permission denied: run it as root") from cause
+        raise _denied(root, cause) from cause
     except OSError as cause:
         raise PinError(
             f"{folder}: cannot be listed: {cause.strerror}: choose another --pins directory"
@@ -92,6 +99,14 @@ def find_instances(root: Path) -> list[InstanceRef]:
         for name in names
         if not name.startswith(ASIDE)
     ]
+
+
+def _denied(root: Path, cause: PermissionError) -> PinError:
+    if cause.errno == errno.EPERM:  # not EACCES: bpffs says so about such names
+        return PinError(
+            f"{root}: a BPF file system takes no dots in names: choose another with --pins"
+        )
+    return PinError(f"{root}: permission denied: run it as root")
 
 
 def instance_of(root: Path, interface: str) -> InstanceRef | None:
@@ -113,8 +128,11 @@ def pinned_links(pin_dir: Path) -> dict[str, Path]:
 def require_bpffs(root: Path) -> None:
     """Raise NoBpfFs, with the mount command, unless ``root`` is or will be on bpffs."""
     existing = root
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    try:
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+    except PermissionError as cause:
+        raise _denied(root, cause) from cause
     device = existing.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -128,11 +146,30 @@ def require_bpffs(root: Path) -> None:
     )
 
 
+def identity(directory: Path) -> tuple[int, int] | None:
+    """Tells a directory of pins from a later one of the same path; None: there is none."""
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _removal_order(name: str) -> int:
+    if name.startswith(LINK_PREFIX):
+        return 0
+    return 2 if name == CONTROL_PIN else 1
+
+
 def remove_pins(directory: Path) -> None:
-    """Remove a directory of pins; nothing happens when it is not there. Raises PinError."""
+    """Remove a directory of pins; nothing happens when it is not there. Raises PinError.
+
+    Attachments first, ``control`` last: whatever is left when this is cut short, nothing is
+    attached without it, and whether a daemon lives can be told.
+    """
     try:
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(directory):
+            for name in sorted(os.listdir(directory), key=_removal_order):
                 (directory / name).unlink(missing_ok=True)
             directory.rmdir()
     except OSError as cause:

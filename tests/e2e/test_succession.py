@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that was taken for gone, and wakes up when another one is at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import who_answers
+from tests.support.netns import running_lab, wait_for
+from tests.support.router import Router, calm_config, router_in
+from xdp_router.adapters import sysctl
+from xdp_router.adapters.dataplane import find_instances
+from xdp_router.lab import BackendSpec, LabSpec
+
+pytest_plugins = ("tests.support.netns",)
+
+SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
+NAMES = ("b1", "b2")
+
+
+@pytest.fixture(scope="module")
+def place(private_mounts: Path) -> Iterator[Router]:
+    """A lab with a router that is not started."""
+    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
+        yield router
+
+
+@pytest.fixture
+def router(place: Router) -> Iterator[Router]:
+    """A router that this test starts, and may end as it likes."""
+    yield place
+    place.close()
+    assert not place.left_behind()
+
+
+def reserved_ports(router: Router) -> str:
+    """The sysctl in the router's namespace."""
+    return router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS))
+
+
+def pins(router: Router) -> set[str]:
+    """Names of the pins that are there."""
+    return {pin.name for found in find_instances(router.pins) for pin in found.path.iterdir()}
+
+
+@pytest.mark.parametrize("end", ["by itself", "by a signal"])
+def test_a_daemon_that_wakes_up_leaves_its_successor_alone(
+    router: Router, place: Router, tmp_path: Path, end: str
+) -> None:
+    """Pins, ports and packets are the successor's; the old one says why it ends, with 1."""
+    router.start()
+    old, log = router._process, router.log
+    assert old is not None
+    os.kill(old.pid, signal.SIGSTOP)
+    wait_for(lambda: router.routerd("detach", "client0").returncode == 0, 10, "detach")
+    successor = Router(router.lab, tmp_path, router.pins.parent)
+    successor.pins = router.pins
+    try:
+        successor.start(calm_config(SPEC))
+        before = pins(successor)
+        if end == "by a signal":
+            old.send_signal(signal.SIGTERM)
+        os.kill(old.pid, signal.SIGCONT)
+        code = old.wait(5)
+        assert code == 1 if end == "by itself" else code in (0, 1)
+        if end == "by itself":
+            assert "pins" in log.read_text().splitlines()[-1]
+            assert "Error: " in log.read_text().splitlines()[-1]
+            assert [line["level"] for line in router.events("data_plane_lost")] == ["error"]
+        assert pins(successor) == before
+        assert reserved_ports(successor) == "61000-61999"
+        assert successor.ask("status")["ready"] is True
+        assert all(who_answers(successor) in NAMES for _ in range(3))
+        assert successor.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert who_answers(successor, timeout=10) in NAMES, "its links were not pinned any more"
+    finally:
+        successor.close()
+    assert not successor.left_behind()
+
+
+def test_a_program_that_somebody_took_off_is_noticed(router: Router, tmp_path: Path) -> None:
+    """Another router with --replace and pins of its own: the first ends within two seconds."""
+    router.start()
+    other = Router(router.lab, tmp_path, router.pins.parent)
+    other.pins = router.pins.with_name("other")
+    try:
+        other.start(calm_config(SPEC), "--replace")
+        assert router._process is not None
+        assert router._process.wait(2) == 1
+        last = router.log.read_text().splitlines()[-1]
+        assert "client0: somebody has detached this router's program" in last
+        assert all(who_answers(other) in NAMES for _ in range(3))
+        assert other.stop() == 0
+    finally:
+        other.close()
+
+
+def test_a_deleted_interface_is_told_with_advice_that_works(private_mounts: Path) -> None:
+    """The daemon goes on; status says which one is not ready; stop and start is the mend."""
+    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
+        router.start()
+        lab.router.run(lambda: os.system("ip link set be2 down; ip link set be2 name new2"))
+        lab.router.run(lambda: os.system("ip link del be1"))
+        (gone,) = wait_for(lambda: router.events("interface_gone"), 5, "the log line")
+        assert gone["mend"] == "when it is back, stop the daemon and start it again"
+        found = {each["name"]: each["ready"] for each in router.ask("status")["interfaces"]}
+        assert found == {"client0": True, "be1": False, "new2": True}
+        wait_for(lambda: router.running, 1.2)
+        assert router.stop() == 0
