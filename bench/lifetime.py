@@ -141,8 +141,13 @@ def ageing(options: Options) -> Iterator[Row]:
     with pinned(1), data_plane(Sizes(), place) as plane:
         maps = Maps(plane.maps)
         settings = Settings()
-        closed: list[FlowClosed] = []
-        ager = Ager(maps.flow_table, maps.pending_flows, settings, closed.append)
+        removed = 0
+
+        def count(_closed: FlowClosed) -> None:
+            nonlocal removed
+            removed += 1
+
+        ager = Ager(maps.flow_table, maps.pending_flows, settings, count)
         empty = _steps(ager, options.pick(3, 10))
         flows = Flows(plane.maps, place, options.directory)
         flows.fill(_FLOWS)
@@ -150,7 +155,7 @@ def ageing(options: Options) -> Iterator[Row]:
         entries = ager.entries
         # All of them over at once: the worst that a sweep can meet.
         over = Settings(flow_idle_ns=1)
-        massive = Ager(maps.flow_table, maps.pending_flows, over, closed.append)
+        massive = Ager(maps.flow_table, maps.pending_flows, over, count)
         mass = _steps(massive, 1, options.pick(500, 3000))
         flows.close()
     cases: dict[str, tuple[list[float], str]] = {
@@ -158,7 +163,7 @@ def ageing(options: Options) -> Iterator[Row]:
         "1,000,000 entries": (full, f"{entries:,} entries seen"),
         "1,000,000 entries, all over": (
             mass,
-            f"{len(closed):,} flows removed, without the engine's part",
+            f"{removed:,} flows removed, without the engine's part",
         ),
     }
     for name, (steps, note) in cases.items():
@@ -168,7 +173,7 @@ def ageing(options: Options) -> Iterator[Row]:
             f"<= {_STEP_MS:.0f} ms",
             f"p50 {median(steps):.2f} ms, p99 {percentile(steps, 0.99):.2f} ms, longest "
             f"{worst:.2f} ms",
-            percentile(steps, 0.99) <= _STEP_MS,
+            worst <= _STEP_MS,
             f"each step of the sweep by itself, {len(steps):,} steps; {note}",
             summary(steps),
         )

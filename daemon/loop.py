@@ -108,7 +108,8 @@ class EngineLoop:
                 if queue and self._ring.backlog:
                     self._look_between(queue, sent)
             elif answer is not None:
-                queue.extend(self._commands(answer))
+                # At once: the held frame leaves before the probes that are left.
+                queue.extendleft(reversed(self._commands(answer)))
 
     def _look_between(self, queue: deque[Command], sent: list[Event]) -> None:
         """Put what follows from the records that are there before the rest of ``queue``."""

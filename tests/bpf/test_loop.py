@@ -10,15 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
-from tests.support.cast import BACKENDS, key
+from tests.support.cast import BACKENDS, T0, first, key, sequence, service
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import SETTINGS, WiredRouter, small_router, wired_router
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core import abi
+from xdp_router.core.commands import SendProbe, WriteBinding
 from xdp_router.core.engine import Engine, EngineSettings
-from xdp_router.core.events import BackendState, XdpDecided
-from xdp_router.core.model import NO_BACKEND, Backend, Decision, Mode, Reason
+from xdp_router.core.events import BackendState, BindingWritten, ProbeSent, XdpDecided
+from xdp_router.core.model import NO_BACKEND, Backend, Decision, FlowKey, Mode, ProbeAnswer, Reason
 from xdp_router.core.probe_sequence import ProbeHashes, probe_seq
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.executor import Executor
@@ -269,3 +270,70 @@ def test_a_beat_that_fails_is_not_the_last() -> None:
 
     with small_router() as router:
         asyncio.run(main())
+
+
+def test_a_near_answer_is_acted_on_before_the_probes_that_are_left() -> None:
+    """The held frame leaves between two probes when the answer is there already."""
+    done: list[object] = []
+    engine = engine_with_backends_up()
+    waiting: list[bytes] = []
+
+    class Ring:
+        """Holds the first backend's answer from the moment its probe was sent."""
+
+        @property
+        def backlog(self) -> int:
+            return len(waiting)
+
+        def drain(self, limit: int) -> list[bytes]:
+            records = waiting[:limit]
+            del waiting[:limit]
+            return records
+
+    class Sender:
+        def execute(self, command: object) -> object:
+            done.append(type(command).__name__)
+            if isinstance(command, WriteBinding):
+                return BindingWritten(command.first.key)
+            if not isinstance(command, SendProbe):
+                return None
+            if done.count("SendProbe") == 1:
+                waiting.append(probe_answer(command))
+            return ProbeSent(command.backend, command.probe_port, command.seq, T0)
+
+    loop = EngineLoop(
+        engine, cast(Executor, Sender()), cast(RingBuffer, Ring()), lambda _now: None, MS
+    )
+    loop.handle(first(4001, time.monotonic_ns()))
+    assert done == ["SendProbe", "WriteBinding", "Reinject", "LogDecision", "SendProbe"]
+
+
+def engine_with_backends_up() -> Engine:
+    """An engine with one service and two backends that may be chosen."""
+    engine = Engine([service()], EngineSettings(), sequence, build_table)
+    for backend in (B1, B2):
+        engine.handle(BackendState(backend.id, True), 0)
+    return engine
+
+
+def probe_answer(command: SendProbe) -> bytes:
+    """The record of a SYN-ACK to a probe."""
+    endpoint = BACKENDS[command.backend - BACKENDS[0].id].endpoint
+    answer = abi.EventHeader(
+        time_ns=time.monotonic_ns(),
+        key=FlowKey(endpoint.addr, endpoint.port, 0xC6130101, command.probe_port),
+        service=0,
+        backend=NO_BACKEND,
+        ifindex=1,
+        seq=command.seq,
+        frame_len=0,
+        type=abi.EventType.PROBE_REPLY,
+        detail=ProbeAnswer.SYNACK,
+        reason=Reason.NONE,
+        wscale=0,
+        syn_data=0,
+        fppl_ns=0,
+        synack_us=0,
+        seen_ns=0,
+    )
+    return abi.pack_event(answer)
