@@ -148,24 +148,6 @@ XR_SEC int xdp_router(struct xdp_md *ctx)
 	return flow_packet(ctx, &p, flow);
 }
 
-static __always_inline void xdp_decided_submit(struct xdp_md *ctx, const struct packet *p,
-					       const struct pending_flow *forward, __u64 now_ns)
-{
-	struct event *event = events_reserve();
-
-	if (!event) {
-		count(XR_COUNT_event_lost);
-		return;
-	}
-	event_fill(event, ctx, p, XR_EVENT_XDP_DECIDED, now_ns);
-	event->service = forward->service;
-	event->backend = forward->backend;
-	event->detail = forward->mode;
-	event->reason = forward->reason;
-	event->seen_ns = forward->seen_ns;
-	events_submit(event);
-}
-
 /* Goes on in stage_decide with what it has to know. */
 static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 wscale, __u64 held_ns,
 					__u64 now_ns)
@@ -257,7 +239,7 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 		return drop(XR_COUNT_pending_insert_failed);
 	/* the daemon still holds the frame */
 	if (bind.reason == XR_REASON_DEADLINE && result == BIND_DONE)
-		xdp_decided_submit(ctx, &p, forward, bind.now_ns);
+		flow_event_submit(ctx, &p, XR_EVENT_XDP_DECIDED, forward, 0, bind.now_ns);
 	if (bind.reason == XR_REASON_ORPHAN)
 		count(XR_COUNT_orphan_hashed);
 	return pending_forward(ctx, &p, forward);

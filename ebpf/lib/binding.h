@@ -261,4 +261,26 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 	return send_to_backend(ctx, p, &to, forward->backend);
 }
 
+/* Tells the daemon what became of a flow. */
+static __always_inline void flow_event_submit(struct xdp_md *ctx, const struct packet *p, __u8 type,
+					      const struct pending_flow *forward, __u32 synack_us,
+					      __u64 now_ns)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, type, now_ns);
+	event->service = forward->service;
+	event->backend = forward->backend;
+	event->detail = forward->mode;
+	event->reason = forward->reason;
+	event->fppl_ns = forward->fppl_ns;
+	event->synack_us = synack_us;
+	event->seen_ns = forward->seen_ns;
+	events_submit(event);
+}
+
 #endif

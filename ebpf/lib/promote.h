@@ -17,27 +17,6 @@ static __always_inline __u8 effective_wscale(const struct pending_flow *of,
 	return of->wscale;
 }
 
-static __always_inline void established_submit(struct xdp_md *ctx, const struct packet *p,
-					       const struct pending_flow *forward,
-					       const struct pending_flow *reply, __u64 now_ns)
-{
-	struct event *event = events_reserve();
-
-	if (!event) {
-		count(XR_COUNT_event_lost);
-		return;
-	}
-	event_fill(event, ctx, p, XR_EVENT_ESTABLISHED, now_ns);
-	event->service = forward->service;
-	event->backend = forward->backend;
-	event->detail = forward->mode;
-	event->reason = forward->reason;
-	event->fppl_ns = forward->fppl_ns;
-	event->synack_us = reply->synack_us;
-	event->seen_ns = forward->seen_ns;
-	events_submit(event);
-}
-
 /* Has this segment proven that the client saw the backend's SYN-ACK? */
 static __always_inline int completes_handshake(const struct packet *p,
 					       const struct pending_flow *forward,
@@ -134,7 +113,7 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 		return result;
 	}
 	count(XR_COUNT_promoted);
-	established_submit(ctx, p, forward, reply, now_ns);
+	flow_event_submit(ctx, p, XR_EVENT_ESTABLISHED, forward, reply->synack_us, now_ns);
 	return 0;
 }
 
