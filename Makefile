@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 OBJECT := ebpf/xdp_router.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
-BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c)
+BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h)
 # The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
 MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')
 # Relative names in the line information: an object does not tell where it was built.
