@@ -178,8 +178,9 @@ class Router:
         for service in self.config.services:
             findings += check_service(service.endpoint, found)
         for finding in merge_uncertain(findings):
-            log = _log.warning if finding.certain else _log.info
-            log(finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend)
+            _log.warning(
+                finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend
+            )
 
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
         sysctls = sysctl.Sysctls()

@@ -130,7 +130,13 @@ _pins_option = click.option(
     show_default=True,
     help="Where XDP runs: in the driver, or in the network stack.",
 )
-@click.option("--loader", type=click.Choice(CHOICES), default="auto", show_default=True)
+@click.option(
+    "--loader",
+    type=click.Choice(CHOICES),
+    default="auto",
+    show_default=True,
+    help="Compiled program, or compile it at start; auto: the program if it was built.",
+)
 @click.option("--replace", is_flag=True, help="Remove another XDP program from the interfaces.")
 @click.option(
     "--control",
@@ -143,7 +149,13 @@ _pins_option = click.option(
     help="Control socket.",
 )
 @_pins_option
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="console", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="console",
+    show_default=True,
+    help="Form of the log lines on stderr.",
+)
 @click.pass_context
 def attach(
     ctx: click.Context,
@@ -216,7 +228,7 @@ def check(file: Path) -> None:
     """Check a configuration file; nothing is attached."""
     config = _read_config(file)
     backends = sum(len(service.backends) for service in config.services)
-    click.echo(f"{file}: good: {len(config.services)} services, {backends} backends")
+    click.echo(f"{file}: good; services: {len(config.services)}, backends: {backends}")
 
 
 def _read_config(file: Path) -> RouterConfig:
