@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from xdp_router import __version__
-from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
+from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, group_id
 from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
@@ -148,6 +148,12 @@ _pins_option = click.option(
     metavar="PATH",
     help="Control socket.",
 )
+@click.option(
+    "--control-group",
+    envvar="XDP_ROUTER_CONTROL_GROUP",
+    metavar="GROUP",
+    help="Group whose members may use the control socket; default: the daemon's own.",
+)
 @_pins_option
 @click.option(
     "--log-format",
@@ -168,6 +174,7 @@ def attach(
     loader: str,
     replace: bool,
     control: Path,
+    control_group: str | None,
     pins: Path,
     log_format: str,
 ) -> None:
@@ -192,7 +199,8 @@ def attach(
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
-    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins)
+    group = group_id(control_group) if control_group else None
+    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins, group)
     signals = Signals()
     signals.install()
     streams.hold_standard_streams()

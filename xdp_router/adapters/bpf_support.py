@@ -28,7 +28,8 @@ def missing_capabilities(effective: int) -> list[str]:
     return [name for name, bit in needed.items() if not effective >> bit & 1]
 
 
-def _effective_capabilities() -> int:
+def effective_capabilities() -> int:
+    """Bits of the capabilities that this process has now."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
@@ -37,16 +38,24 @@ def _effective_capabilities() -> int:
 
 def require_support() -> None:
     """Raise UnsupportedHost unless this process may and this kernel can run the data plane."""
-    missing = missing_capabilities(_effective_capabilities())
+    missing = missing_capabilities(effective_capabilities())
     if missing:
         raise UnsupportedHost(
             f"missing {', '.join(missing)}: run as root, "
             "or give the service these capabilities (AmbientCapabilities=)"
         )
-    if _kernel_version() < (5, 11):  # BPF memory was charged to RLIMIT_MEMLOCK until then
+    if kernel_version() < (5, 11):  # BPF memory was charged to RLIMIT_MEMLOCK until then
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
-    # Asked of the kernel, not of its version: distributions backport. The newest helper that
-    # the program uses stands for all: r1 = ctx, copy 4 bytes to the stack, return XDP_PASS.
+    os.close(load_probe())
+
+
+def load_probe() -> int:
+    """Fd of a small program that needs what the router's need; the caller closes it.
+
+    Raises UnsupportedHost. Asked of the kernel, not of its version: distributions backport.
+    The newest helper that the program uses stands for all.
+    """
+    # r1 = ctx, copy 4 bytes to the stack, return XDP_PASS.
     code = [
         (0xB7, 2, 0, 0, 0),
         (0xBF, 3, 10, 0, 0),
@@ -58,7 +67,7 @@ def require_support() -> None:
     ]
     packed = b"".join(struct.pack("=BBhi", o, d | s << 4, f, i) for o, d, s, f, i in code)
     try:
-        os.close(prog_load("xr_probe", packed, "GPL"))
+        return prog_load("xr_probe", packed, "GPL")
     except VerifierError as cause:
         release = platform.release()
         if cause.errno == errno.EPERM:
@@ -72,7 +81,8 @@ def require_support() -> None:
         ) from cause
 
 
-def _kernel_version() -> tuple[int, int]:
+def kernel_version() -> tuple[int, int]:
+    """Major and minor number of the running kernel."""
     major, minor = platform.release().split(".")[:2]
     digits = "".join(c for c in minor if c.isdigit())
     return int(major), int(digits or 0)
