@@ -7,7 +7,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
-from xdp_router.linux.ethtool import Offload, active_features, get_offload, set_offload
+from xdp_router.linux.ethtool import Offload, active_features, channels, get_offload, set_offload
 
 
 @pytest.mark.parametrize("offload", list(Offload))

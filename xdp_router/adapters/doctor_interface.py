@@ -4,25 +4,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from xdp_router.linux.ethtool import Channels, channels
 
 from . import bpf_syscall as bpf
 from . import sysctl
-from .bpf_ctypes import BpfError
 from .doctor_finding import Finding, fail, from_warning, ok, warn
 from .host import LinkInfo, NoSuchInterface, link_info
 from .host_checks import check_interface
+from .pins import pinned_links
 from .xdp_link import program_name
 
 _QUEUELESS = {"veth", "bridge", "vlan", "tun"}
 
 
-def check_link(name: str, ours: Mapping[int, str]) -> Iterator[Finding]:
-    """Findings about an interface; ``ours`` are interface numbers with a link pin of ours and the
-    path of that pin. Raises HostError."""
+def check_link(name: str, ours: OurLink | None) -> Iterator[Finding]:
+    """Findings about an interface and about our attachment to it, if any. Raises HostError."""
     try:
         link = link_info(name)
     except NoSuchInterface as error:
@@ -41,7 +41,7 @@ def check_link(name: str, ours: Mapping[int, str]) -> Iterator[Finding]:
         yield warn(
             "interface_down", name, "is down or has no carrier", f"ip link set dev {name} up"
         )
-    yield _program(link, ours.get(link.ifindex))
+    yield _program(link, ours)
     native = link.xdp_mode != "generic"
     for warning in check_interface(link, native=native):
         yield from_warning(warning)
@@ -49,19 +49,19 @@ def check_link(name: str, ours: Mapping[int, str]) -> Iterator[Finding]:
     yield from _reverse_path(name)
 
 
-def _program(link: LinkInfo, pin: str | None) -> Finding:
+def _program(link: LinkInfo, ours: OurLink | None) -> Finding:
     name = link.name
     if not link.xdp_prog_id:
-        if pin is not None:
+        if ours is not None:
             return fail(
                 "program_missing",
                 name,
-                f"{pin} is pinned, but no program is on the interface: it was detached by "
+                f"{ours.pin} is pinned, but no program is on the interface: it was detached by "
                 "somebody, or the interface was made anew; its traffic goes past the router",
                 "xdp-routerd detach, then attach again",
             )
         return ok("xdp_free", name, f"no XDP program is attached; MTU {link.mtu}")
-    if pin is None:
+    if ours is None or (ours.ifindex, ours.prog_id) != (link.ifindex, link.xdp_prog_id):
         called = program_name(link.xdp_prog_id)
         return fail(
             "foreign_program",
@@ -137,21 +137,23 @@ def _reverse_path(name: str) -> Iterator[Finding]:
         yield ok("rp_filter", name, f"rp_filter is {value}, accept_local is {accepts}")
 
 
-def our_links(pin_paths: Mapping[str, Path]) -> dict[int, str]:
-    """Interface numbers that link pins are attached to, and the pin of each.
+@dataclass(frozen=True, slots=True)
+class OurLink:
+    """A pinned attachment of ours. ``ifindex`` is 0 when it is attached to nothing any more."""
 
-    ``pin_paths`` are link pins by interface name. A link whose interface is gone is left out.
-    """
+    pin: Path
+    ifindex: int
+    prog_id: int
+
+
+def our_links(pin_dir: Path) -> dict[str, OurLink]:
+    """The attachments of a pinned data plane by interface name. Raises BpfError, OSError."""
     found = {}
-    for path in pin_paths.values():
+    for name, path in pinned_links(pin_dir).items():
+        fd = bpf.open_pinned(str(path))
         try:
-            fd = bpf.open_pinned(str(path))
-        except BpfError:
-            continue  # seen, and reported, where pins are looked at
-        try:
-            ifindex = bpf.link_info(fd).ifindex
+            info = bpf.link_info(fd)
         finally:
             os.close(fd)
-        if ifindex:
-            found[ifindex] = str(path)
+        found[name] = OurLink(path, info.ifindex, info.prog_id)
     return found

@@ -42,7 +42,9 @@ def check_privileges(daemon_runs: bool) -> Iterator[Finding]:
             "run it as root: sudo xdp-router doctor",
         )
         return
-    yield ok("capabilities", "host", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW are there")
+    yield ok(
+        "capabilities", "host", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW are there"
+    )
     if not effective >> _CAP_SYS_ADMIN & 1:
         yield ok(
             "foreign_programs",
