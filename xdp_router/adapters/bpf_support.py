@@ -15,14 +15,16 @@ from .bpf_syscall import prog_load
 
 _HELPER_XDP_LOAD_BYTES = 189
 # CAP_PERFMON: without it the verifier refuses the comparison of packet pointers.
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_BPF": 39, "CAP_PERFMON": 38}
+# CAP_NET_RAW: for the AF_PACKET socket, by which probes and held first packets leave.
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_BPF": 39, "CAP_PERFMON": 38}
+_NOT_IN_SYS_ADMIN = ("CAP_NET_ADMIN", "CAP_NET_RAW")
 _CAP_SYS_ADMIN = 21
 
 
 def missing_capabilities(effective: int) -> list[str]:
     """Names of the capabilities that loading and attaching need and ``effective`` lacks."""
     if effective >> _CAP_SYS_ADMIN & 1:
-        needed = {"CAP_NET_ADMIN": _CAPABILITIES["CAP_NET_ADMIN"]}
+        needed = {name: _CAPABILITIES[name] for name in _NOT_IN_SYS_ADMIN}
     else:
         needed = _CAPABILITIES
     return [name for name, bit in needed.items() if not effective >> bit & 1]

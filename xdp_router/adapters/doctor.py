@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class _Examination:
             pass  # told where pins are looked at
         links: list[LinkInfo] = []
         for name in target.interfaces:
-            guarded(name, lambda n=name: doctor_interface.check_link(n, ours.get(n)), found)  # type: ignore[misc]
+            guarded(name, partial(doctor_interface.check_link, name, ours.get(name)), found)
             try:
                 links.append(link_info(name))
             except HostError:

@@ -22,7 +22,7 @@ from .loader_object import ObjectProgram
 from .map_specs import ProgramMismatch, check_declared
 from .pins import NoBpfFs, require_bpffs
 
-_CAP_SYS_ADMIN, _CAP_NET_RAW = 21, 13
+_CAP_SYS_ADMIN = 21
 _MEMLOCK_FREE = (5, 11)
 
 
@@ -30,8 +30,6 @@ def check_privileges(daemon_runs: bool) -> Iterator[Finding]:
     """Capabilities of this process, which attaching would have to have."""
     effective = effective_capabilities()
     missing = missing_capabilities(effective)
-    if not effective >> _CAP_NET_RAW & 1:
-        missing.append("CAP_NET_RAW")
     if missing:
         say = warn if daemon_runs else fail
         yield say(
