@@ -200,7 +200,9 @@ def attach(
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
     group = group_id(control_group) if control_group else None
-    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins, group)
+    options = AttachOptions(
+        interfaces, _MODES[xdp_mode], loader, replace, control, pins, control_group=group
+    )
     signals = Signals()
     signals.install()
     streams.hold_standard_streams()
