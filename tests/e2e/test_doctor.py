@@ -62,6 +62,17 @@ def test_beside_a_daemon(router: Router) -> None:
     assert done.returncode == 0
 
 
+def test_generic_mode(router: Router) -> None:
+    """A router in generic mode works, and is told to be slow, interface by interface."""
+    router.start(None, "--xdp-mode", "generic")
+    argv = [sys.executable, "-m", "xdp_router.cli.main"]
+    argv += ["--control", str(router.control), "--pins", str(router.pins), "doctor"]
+    done = router.run(argv)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("generic mode") == len(router.lab.router_interfaces)
+    assert "0 fail" in done.stdout
+
+
 def test_after_its_death(router: Router) -> None:
     """What a killed daemon leaves is told, with the command that takes it away."""
     router.start(calm_config(router.lab.spec, 'heartbeat_stale = "300ms"'))
