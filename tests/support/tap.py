@@ -42,7 +42,7 @@ class Tap:
 
     def received(self) -> list[bytes]:
         """What has arrived. The kernel takes the outer tag off; here it is put back."""
-        frames = []
+        frames: list[bytes] = []
         while True:
             try:
                 data, extra, _, _ = self._socket.recvmsg(_FRAME_MAX, 256)
