@@ -141,4 +141,5 @@ def test_generated_frames_on_a_wire(
                     ), f"counted {counted}",
                 ]))  # fmt: skip
             places.add(place)
+    world.program.changes()  # what the wires still said is not the next test's
     assert places == {None, "client", "backend", "client_peer", "backend_peer"}
