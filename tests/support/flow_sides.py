@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real program and executor beside the model of ``flow_model``: same steps, same words."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from tests.bpf.corpus.flows import (
+    flow_keys,
+    forward_key,
+    read_flow,
+    read_pending,
+    reply_key,
+    seen_key,
+)
+from tests.bpf.corpus.world import (
+    B1,
+    B2,
+    B3,
+    CLIENT,
+    IN,
+    MARK,
+    SECOND,
+    SHOP,
+    SHOP_B1,
+    WEB,
+    Server,
+    World,
+    endpoint_of,
+    to_backend,
+    to_client,
+)
+from tests.support.flow_model import (
+    ACK,
+    DEADLINE_S,
+    FLOW_IDLE_S,
+    PENDING_IDLE_S,
+    RST,
+    Backend,
+    FlowModel,
+    Outcome,
+    Seg,
+)
+from tests.support.frames import Segment
+from tests.support.program import DROP, PASS, REDIRECT, TX
+from xdp_router.adapters.reinject import Reinjector
+from xdp_router.core import abi, model
+from xdp_router.core.events import BindingTaken, BindingWritten, FirstPacket, ReplyTupleTaken
+from xdp_router.core.model import NO_BACKEND
+from xdp_router.daemon.executor import Executor
+
+SERVICES = (WEB, SHOP)
+SERVERS = {"B1": B1, "B2": B2, "B3": B3, "SHOP_B1": SHOP_B1}
+BACKENDS = {
+    name: Backend(name, server.id, f"{server.end.addr}:{server.end.port}", server.service)
+    for name, server in SERVERS.items()
+}
+HASH_ORDER = (("B2", "B3", "B1"), ("SHOP_B1",))
+"""By service: the first of these that is up has every slot of the hash table."""
+
+ISNS = (1_000_000_000, 2_000_000_000, 0xFFFFFFFF)
+FAR = 0x30000000
+"""Beyond every window, and less than what TCP could ever advertise."""
+
+STALE_S = 20
+EXAMPLES = 200
+PAYLOAD = b"0123456789"
+ANSWERS = {BindingWritten: "written", BindingTaken: "taken", ReplyTupleTaken: "tuple"}
+
+
+@dataclasses.dataclass(slots=True)
+class Held:
+    """A first packet that the daemon knows of."""
+
+    service: int
+    isn: int
+    age: int
+    packets: list[FirstPacket]
+    """One a world."""
+
+
+class Side:
+    """One world, with the executor that works on its maps."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sent: list[tuple[int, bytes]] = []
+        world.reset()
+        for server in SERVERS.values():
+            self.set_up(server, True)
+        self.write_control(True, 0)
+        for number in range(len(SERVICES)):
+            world.change_service(number, deadline_ns=DEADLINE_S * SECOND)
+        state: Any = SimpleNamespace(maps=world.maps, shared={endpoint_of(B1.end)})
+        sender: Any = SimpleNamespace(send_frame=lambda *sent: self.sent.append(sent))
+        backends = [
+            model.Backend(s.id, name, endpoint_of(s.end), s.service) for name, s in SERVERS.items()
+        ]
+        reinjector = Reinjector(world.program.plane.entry, MARK)
+        self.executor = Executor(state, backends, reinjector, sender, lambda decision: None)
+        world.program.changes()
+
+    def set_up(self, server: Server, up: bool) -> None:
+        shared = abi.BACKEND_SHARED if server.end == B1.end else 0
+        self.world.change_server(server, flags=shared | (abi.BACKEND_UP if up else 0))
+
+    def write_control(self, alive: bool, silent_s: int, resumed_s: int | None = None) -> None:
+        now_ns = time.monotonic_ns()
+        resumed_ns = now_ns - resumed_s * SECOND if resumed_s is not None else 0
+        self.world.change_control(
+            heartbeat_ns=now_ns - silent_s * SECOND,
+            heartbeat_stale_ns=STALE_S * SECOND,
+            resumed_ns=max(resumed_ns, 0),
+            pending_idle_ns=PENDING_IDLE_S * SECOND,
+            flow_idle_ns=FLOW_IDLE_S * SECOND,
+        )
+
+    def grow_older(self, seconds: int) -> None:
+        """Move every instant in the tables back."""
+        by = seconds * SECOND
+        for table, unpack, pack, names in (
+            (self.world.program.pending, abi.unpack_pending, abi.pack_pending,
+             ("seen_ns", "last_seen_ns")),
+            (self.world.program.flows, abi.unpack_flow_entry, abi.pack_flow_entry,
+             ("seen_ns", "last_seen_ns", "established_ns")),
+        ):  # fmt: skip
+            for key in list(table.each_key()):
+                raw = table.read(key)
+                assert raw is not None
+                value: Any = unpack(raw)
+                # An instant before the machine's start wraps, as the program's arithmetic does.
+                moved = {n: (getattr(value, n) - by) & (1 << 64) - 1 for n in names}
+                table.write(key, pack(dataclasses.replace(value, **moved)))
+
+    def tables(self) -> dict[str, object]:
+        """What the tables say of the client's flows, as the model would say it."""
+        found: dict[str, object] = {}
+        for number, service in enumerate(SERVICES):
+            if seen := read_pending(self.world, seen_key(service)):
+                found[f"SEEN {number}"] = seen.isn
+            if forward := read_pending(self.world, forward_key(service)):
+                closed = bool(forward.flags & abi.PENDING_CLOSED)
+                found[f"FORWARD {number}"] = (forward.isn, forward.backend, closed)
+        for server in (B1, B2, B3):
+            name = BACKENDS[name_of(server)].address
+            if reply := read_pending(self.world, reply_key(server)):
+                known = bool(reply.flags & abi.PENDING_SYNACK)
+                owner = _service(reply.new_saddr)
+                found[f"REPLY {name}"] = (owner, reply.backend, reply.isn if known else None)
+            back = flow_keys(server)[1]
+            if entry := read_flow(self.world, back):
+                found[f"back {name}"] = (_service(entry.new_saddr), *_half(entry))
+        for number, service in enumerate(SERVICES):
+            if entry := read_flow(self.world, flow_keys(B1, service)[0]):
+                found[f"there {number}"] = (number, *_half(entry))
+        size = sum(len(list(t.each_key())) for t in (self.world.program.pending,
+                                                     self.world.program.flows))  # fmt: skip
+        assert size == len(found), f"{size} entries, of which {len(found)} are known"
+        return found
+
+
+def name_of(server: Server) -> str:
+    return next(name for name, each in SERVERS.items() if each == server)
+
+
+def _service(address: int) -> int:
+    return [service.number for service in SERVICES].index(address)
+
+
+def _half(entry: abi.FlowEntryValue) -> tuple[object, ...]:
+    closing = entry.state == abi.TcpState.CLOSING
+    return entry.backend, entry.isn, entry.seq_next, entry.ack, closing, entry.flags
+
+
+def tables_of(flows: FlowModel) -> dict[str, object]:
+    """The same of the model."""
+    found: dict[str, object] = {f"SEEN {n}": seen.isn for n, seen in flows.seen.items()}
+    for number, forward in flows.forward.items():
+        backend = forward.backend.id if forward.backend else NO_BACKEND
+        found[f"FORWARD {number}"] = (forward.isn, backend, forward.closed)
+    for address, reply in flows.reply.items():
+        found[f"REPLY {address}"] = (reply.service, reply.backend.id, reply.isn)
+    halves = [(f"there {n}", half) for n, half in flows.there.items()]
+    halves += [(f"back {address}", half) for address, half in flows.back.items()]
+    for name, half in halves:
+        flags = half.fin * abi.FLOW_FIN | half.rst * abi.FLOW_RST
+        found[name] = (half.service, half.backend.id, half.isn, half.next, half.ack,
+                       half.closing, flags)  # fmt: skip
+    return found
+
+
+def segment_of(seg: Seg) -> Segment:
+    return Segment(flags=seg.flags, seq=seg.seq, ack=seg.ack, payload=PAYLOAD[: seg.payload],
+                   window=60_000)  # fmt: skip
+
+
+def made_of(seg: Seg, outcome: Outcome) -> tuple[int, bytes | None]:
+    """Verdict and outgoing frame that an outcome stands for; None: as it came."""
+    segment = segment_of(seg)
+    if outcome.what == "backend":
+        assert outcome.backend is not None
+        return REDIRECT, to_backend(segment, SERVERS[outcome.backend.name])
+    if outcome.what == "client":
+        assert outcome.service is not None
+        return REDIRECT, to_client(segment, SERVICES[outcome.service])
+    return {"drop": DROP, "pass": PASS, "rst": TX}[outcome.what], None
+
+
+def rst_for(service: int, seg: Seg) -> bytes:
+    """The RST that answers a client's segment."""
+    if seg.flags & ACK:
+        made = Segment(flags=RST, seq=seg.ack, window=0, ident=0)
+    else:
+        made = Segment(flags=RST | ACK, ack=seg.seq + seg.length, window=0, ident=0)
+    return made.frame(SERVICES[service], CLIENT, IN.back)
