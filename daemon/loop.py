@@ -21,6 +21,7 @@ from xdp_router.core.errors import AbiError
 from xdp_router.core.events import Event, ProbeSent
 
 from .executor import Executor
+from .heartbeat import GONE_NS
 
 RECORDS_PER_WAKEUP = 64
 """About 3 ms of work at most; the rest comes with the next turn of the loop."""
@@ -42,11 +43,15 @@ class EngineLoop:
         ring: RingBuffer,
         beat: Callable[[int], None],
         heartbeat_interval_ns: int,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``is_ours``: after having stood still, whether nobody has taken the maps over."""
         self._engine = engine
         self._executor = executor
         self._ring = ring
         self._beat = beat
+        self._is_ours = is_ours
+        self._beat_ns = 0
         self._interval_s = heartbeat_interval_ns / _NS_PER_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -72,6 +77,13 @@ class EngineLoop:
             if timer is not None:
                 timer.cancel()
         self._loop = None
+
+    def _is_lost(self, now_ns: int) -> bool:
+        """Whether a successor is at work: not a beat, not a record may be taken from it."""
+        if now_ns - self._beat_ns < GONE_NS or self._is_ours():
+            return False
+        self.stop()
+        return True
 
     def handle(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
@@ -131,6 +143,8 @@ class EngineLoop:
             return ()
 
     def _readable(self) -> None:
+        if self._is_lost(time.monotonic_ns()):
+            return
         left = RECORDS_PER_WAKEUP
         # Again until it is empty: a near backend's answer is there before the last probe has
         # left, and a turn of the event loop costs more than the decision.
@@ -176,6 +190,10 @@ class EngineLoop:
 
     def _tick(self) -> None:
         assert self._loop is not None
+        now_ns = time.monotonic_ns()
+        if self._beat_ns and self._is_lost(now_ns):
+            return
         # First the next beat: one that fails must not be the last.
         self._heartbeat = self._loop.call_later(self._interval_s, self._tick)
-        self._beat(time.monotonic_ns())
+        self._beat_ns = now_ns
+        self._beat(now_ns)

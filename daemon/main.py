@@ -131,6 +131,12 @@ _pins_option = click.option(
     help="Where XDP runs: in the driver, or in the network stack.",
 )
 @click.option("--loader", type=click.Choice(CHOICES), default="auto", show_default=True)
+@click.option(
+    "--persist",
+    is_flag=True,
+    help="When stopped, leave the data plane at work: connections go on, the next attach takes "
+    "them over, detach ends them.",
+)
 @click.option("--replace", is_flag=True, help="Remove another XDP program from the interfaces.")
 @click.option(
     "--control",
@@ -154,6 +160,7 @@ def attach(
     mode: str,
     xdp_mode: str,
     loader: str,
+    persist: bool,
     replace: bool,
     control: Path,
     pins: Path,
@@ -161,7 +168,8 @@ def attach(
 ) -> None:
     """Attach to IFACE... and route until SIGTERM or Ctrl-C.
 
-    Name every interface that clients come in by or backends are reached by.
+    Name every interface that clients come in by or backends are reached by. What a daemon that
+    was killed, or stopped with --persist, has left on them is taken over, connections and all.
     """
     if config_file is not None and (services or backends):
         raise click.UsageError("--config and --service/--backend exclude each other", ctx)
@@ -180,7 +188,7 @@ def attach(
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
-    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins)
+    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins, persist)
     signals = Signals()
     signals.install()
     streams.hold_standard_streams()
@@ -204,7 +212,8 @@ def attach(
 def detach(interfaces: tuple[str, ...], pins: Path) -> None:
     """Take a data plane off IFACE... whose daemon is gone, and remove its pins.
 
-    Flows through it end. A running daemon detaches by itself when it is stopped.
+    Flows through it end. A running daemon detaches by itself when it is stopped, unless it was
+    started with --persist.
     """
     for line in detach_interfaces(interfaces, pins):
         click.echo(line)
