@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ pytest_plugins = ("tests.support.netns",)
 
 SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
 NAMES = ("b1", "b2")
+SPEC_INTERFACES = ("client0", "be1", "be2")
 STALE = 'heartbeat_stale = "300ms"'
 ROUNDS = 10
 CHUNK = 50_000
@@ -122,6 +124,11 @@ class Clients:
                 self.faults.append(f"connection {self.connected}: {error!r}")
             time.sleep(0.01)
 
+    def wait_for_more(self) -> None:
+        """Return when the stream has got on, and a connection was made, since here."""
+        sent, new = self.echoed, self.connected
+        wait_for(lambda: self.echoed > sent and self.connected > new + 1, 10, "traffic")
+
     def __enter__(self) -> Clients:
         for thread in self._threads:
             thread.start()
@@ -149,8 +156,7 @@ def test_ten_successors_and_no_connection_notices(router: Router) -> None:
             code = router.stop(signal.SIGKILL if kill else signal.SIGTERM)
             assert code == (-signal.SIGKILL if kill else 0)
             assert not clients.faults, clients.faults
-            sent, new = clients.echoed, clients.connected
-            wait_for(lambda: clients.echoed > sent and clients.connected > new, 10, "traffic")
+            clients.wait_for_more()
             router.start(config, "--persist", "--loader", ("bcc", "object")[number % 2])
             flow = router.flow(clients.stream.getsockname())
             assert flow is not None
@@ -164,8 +170,7 @@ def test_ten_successors_and_no_connection_notices(router: Router) -> None:
             }
             assert not {prog for _, prog in now.values()} & {prog for _, prog in before.values()}
             before = now
-            sent, new = clients.echoed, clients.connected
-            wait_for(lambda: clients.echoed > sent and clients.connected > new, 10, "traffic")
+            clients.wait_for_more()
         assert not clients.faults, clients.faults
     assert not watch.gaps
     assert watch.looks > 1000
@@ -257,17 +262,17 @@ def test_a_start_that_fails_cuts_nothing(router: Router) -> None:
         assert done.returncode == 1
         assert "attach client0 be1 be2, all of them" in done.stderr
         wrong = ("--config", str(router.config), "--xdp-mode", "generic")
-        done = router.attach_in_vain(["client0", "be1", "be2"], *wrong)
+        done = router.attach_in_vain(SPEC_INTERFACES, *wrong)
         assert "is attached in native mode: take it over with --xdp-mode auto" in done.stderr
         (found,) = find_instances(router.pins)
         (found.path / "somebodys").mkdir()
         good = ("--config", str(router.config))
-        done = router.attach_in_vain(["client0", "be1", "be2"], *good)
+        done = router.attach_in_vain(SPEC_INTERFACES, *good)
         assert f"{found.path}/somebodys: not a pin of this version" in done.stderr
         (found.path / "somebodys").rmdir()
         other = router.pins / "v2" / "be1"
         other.mkdir(parents=True)
-        done = router.attach_in_vain(["client0", "be1", "be2"], *good)
+        done = router.attach_in_vain(SPEC_INTERFACES, *good)
         assert f"{other}: a data plane of another version (ABI 2" in done.stderr
         other.rmdir()
         other.parent.rmdir()
@@ -307,4 +312,33 @@ def test_a_frozen_daemon_that_wakes_up_leaves_the_adopted_data_plane_alone(
             assert receive(peer, 11) == b"still there"
             assert successor.ask("status")["engine"]["decided_race"] >= 20
         finally:
+            old.send_signal(signal.SIGCONT)
             successor.close()
+
+
+def test_killed_while_taking_over(router: Router) -> None:
+    """At whatever moment: the stream goes on, and the next attach takes over, or detach ends it."""
+    config = calm_config(SPEC, STALE, fallback="b2")
+    router.start(config, "--persist")
+    argv = router._attach_argv(SPEC_INTERFACES, "--persist", "--config", str(router.config))
+    with Clients(router) as clients, Watch(router) as watch:
+        router.stop()
+        for number in range(12):
+            # Over the 0.5 s or so from start to ready.
+            attaching = router.lab.router.spawn(
+                argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            time.sleep(0.2 + 0.04 * number)
+            attaching.kill()
+            attaching.wait()
+            assert not clients.faults, clients.faults
+        clients.wait_for_more()
+        router.start(config, "--persist")
+        clients.wait_for_more()
+        assert not clients.faults, clients.faults
+        flow = router.flow(clients.stream.getsockname())
+        assert flow is not None
+        assert flow["backend"] == clients.backend
+    assert not watch.gaps
+    (place,) = router.pins.glob("v*")
+    assert [each.name for each in place.iterdir()] == ["+".join(SPEC_INTERFACES)]

@@ -170,7 +170,7 @@ def _check_kinds(path: Path, mend: str) -> None:
         if name.startswith(PROG_PREFIX):
             kind = "bpf-prog"
         elif name.startswith(LINK_PREFIX):
-            kind = "bpf_link"
+            kind = "bpf-link"
         elif name in known:
             kind = "bpf-map"
         else:
@@ -181,6 +181,7 @@ def _check_kinds(path: Path, mend: str) -> None:
             raise PinError(f"{pin}: not a pin that can be opened ({cause}): {mend}") from cause
         try:
             found = os.readlink(f"/proc/self/fd/{fd}").removeprefix("anon_inode:").strip("[]")
+            found = found.replace("_", "-")  # links of both spellings are about
         finally:
             os.close(fd)
         if found != kind:
