@@ -85,6 +85,11 @@ class EngineLoop:
         self.stop()
         return True
 
+    def _drain(self, limit: int) -> list[bytes]:
+        # Each time: it may have been stopped anywhere.
+        lost = self._beat_ns and self._is_lost(time.monotonic_ns())
+        return [] if lost else self._ring.drain(limit)
+
     def handle(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
         self.run(self._commands(event))
@@ -128,7 +133,7 @@ class EngineLoop:
         urgent: list[Command] = []
         while sent:  # first, so that the answer's round trip is known
             urgent.extend(self._commands(sent.pop(0)))
-        for record in self._ring.drain(RECORDS_BETWEEN_PROBES):
+        for record in self._drain(RECORDS_BETWEEN_PROBES):
             event = self._decoded(record)
             if event is not None:
                 urgent.extend(self._commands(event))
@@ -143,12 +148,10 @@ class EngineLoop:
             return ()
 
     def _readable(self) -> None:
-        if self._is_lost(time.monotonic_ns()):
-            return
         left = RECORDS_PER_WAKEUP
         # Again until it is empty: a near backend's answer is there before the last probe has
         # left, and a turn of the event loop costs more than the decision.
-        while left > 0 and (records := self._ring.drain(left)):
+        while left > 0 and (records := self._drain(left)):
             left -= len(records)
             for record in records:
                 event = self._decoded(record)

@@ -30,6 +30,7 @@ SPEC_INTERFACES = ("client0", "be1", "be2")
 STALE = 'heartbeat_stale = "300ms"'
 ROUNDS = 10
 CHUNK = 50_000
+LOSSES = ("no_path", "tail_call_missed", "orphan_reset", "orphan_dropped", "refused_no_backend")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +173,8 @@ def test_ten_successors_and_no_connection_notices(router: Router) -> None:
             before = now
             clients.wait_for_more()
         assert not clients.faults, clients.faults
+        counters = router.counters()
+        assert {name: counters[name] for name in LOSSES} == dict.fromkeys(LOSSES, 0)
     assert not watch.gaps
     assert watch.looks > 1000
 
@@ -200,12 +203,19 @@ def test_persist_leaves_everything_and_detach_takes_it(router: Router) -> None:
     assert router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS)) == reserved
 
 
-def test_without_persist_the_successor_takes_all_away(router: Router) -> None:
+@pytest.mark.parametrize("mode", ["native", "generic"])
+def test_without_persist_the_successor_takes_all_away(router: Router, mode: str) -> None:
     """An adopted data plane is detached, and reserved ports are given back, as one's own."""
     reserved = router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS))
-    router.start()
-    router.stop(signal.SIGKILL)
-    router.start()
+    router.start(None, "--xdp-mode", mode)
+    with connect(router) as peer:
+        who(peer)
+        router.stop(signal.SIGKILL)
+        router.start()
+        assert {each["mode"] for each in router.ask("status")["interfaces"]} == {mode}
+        peer.sendall(b"still there")
+        assert receive(peer, 11) == b"still there"
+        assert who_answers(router) in NAMES
     assert router.stop() == 0
     assert not router.left_behind()
     assert router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS)) == reserved

@@ -70,8 +70,6 @@ class Former:
 
     plane: DataPlane
     links: dict[str, XdpLink] = field(default_factory=dict)
-    dead_links: list[Path] = field(default_factory=list)
-    """Pins of attachments whose interface was deleted, or that somebody has detached."""
 
     def close(self) -> None:
         """Close what is still ours to close."""
@@ -150,8 +148,7 @@ def open_former(found: InstanceRef) -> Former:
             if link.ifindex:
                 former.links[name] = link
             else:
-                link.close()
-                former.dead_links.append(pin)
+                link.close()  # its interface was deleted, or somebody has detached it
         control = Maps(former.plane.maps).control.read()
         if control.abi_version != abi.ABI_VERSION and (former.links or control.abi_version):
             raise PinError(
