@@ -12,18 +12,20 @@ CLANG ?= clang
 CLANG_FORMAT ?= clang-format
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# Read by tools/install, which has their defaults.
+export DESTDIR PREFIX BINDIR SYSCONFDIR UNITDIR PIP_ARGS
 
 OBJECT := ebpf/xdp_router.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
-BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c)
+BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h)
 # The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
 MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')
 # Relative names in the line information: an object does not tell where it was built.
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps build check format test demo bench dist clean
+.PHONY: help deps bench-deps build check format test demo bench dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +71,12 @@ bench: bench-deps ## measure, print a table, write bench-results/; as root
 
 dist: deps build ## wheel and sdist with the compiled program, in dist/
 	@$(BIN)/python tools/dist.py dist
+
+install: deps build ## install to PREFIX=/opt/xdp-router (DESTDIR= for packagers); as root
+	@tools/install
+
+uninstall: ## remove what was installed; the configuration stays
+	@tools/install --remove
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,7 +17,7 @@ from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
 from xdp_router.adapters.pins import DEFAULT_ROOT
 
 from . import output
-from .commands import daemon, lab, maps
+from .commands import daemon, doctor, lab, maps
 from .commands.context import Context
 
 
@@ -96,6 +96,7 @@ for _command in (
     maps.flows,
     daemon.explain,
     maps.counters,
+    doctor.doctor,
     lab.lab,
 ):
     main.add_command(_command)

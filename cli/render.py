@@ -231,6 +231,29 @@ def counters(data: Mapping[str, int], *, show_all: bool) -> None:
     _print(table, "All counters are 0.")
 
 
+_SEVERITY_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(rows: Sequence[Row], *, show_all: bool) -> None:
+    """Print findings, the gravest first; those that are in order only if asked for."""
+    order = ["fail", "warn", "ok"]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", max_width=28)
+    table.add_column(overflow="fold")
+    for row in sorted(rows, key=lambda row: order.index(row["severity"])):
+        severity = row["severity"]
+        if severity == "ok" and not show_all:
+            continue
+        text = Text(row["text"])
+        if row["mend"]:
+            text.append(f"\n→ {row['mend']}", style="bold")
+        table.add_row(Text(severity, style=_SEVERITY_STYLE[severity]), row["subject"], text)
+    _print(table, "Nothing to mend.")
+    counts = {name: sum(row["severity"] == name for row in rows) for name in order}
+    _console().print(Text(", ".join(f"{count} {name}" for name, count in counts.items())))
+
+
 def explain(data: Row) -> None:
     """Print one flow's time line, in microseconds since its first packet was seen."""
     chosen = choice(data["mode"], data["reason"])

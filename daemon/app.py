@@ -61,6 +61,7 @@ from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
 from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
+from .watchdog import Watchdog
 
 DECISION_LINES_PER_SECOND = 100
 QUIET = 200
@@ -80,6 +81,7 @@ class AttachOptions:
     control: Path
     pins: Path
     persist: bool = False
+    control_group: int | None = None
 
 
 class Router:
@@ -125,7 +127,9 @@ class Router:
         with held():
             require_support()
         self._report_host(found)
-        self._control = ControlServer(self.options.control, handlers(self), self._control_fault)
+        self._control = ControlServer(
+            self.options.control, handlers(self), self._control_fault, self.options.control_group
+        )
         await self._control.start()
         undo.push_async_callback(self._control.close)
         self._load(undo)
@@ -177,12 +181,21 @@ class Router:
             pins=str(self.plane.pin_dir),
         )
         notify("READY=1")
+        self._spawn(Watchdog(self._one_line).run(), "watchdog")
         await stop.wait()
         self.ready = False
         notify("STOPPING=1")
         if lost:
             _log.error("data_plane_lost", reason=str(lost[0]), consequence="this daemon ends")
             raise lost[0]
+
+    def _one_line(self) -> str:
+        """For ``systemctl status``."""
+        interfaces = ", ".join(f"{link.interface} ({link.mode.value})" for link in self.links)
+        return (
+            f"{interfaces}: {len(self.engine.up)} of {len(self._backends)} backends up, "
+            f"{self.ager.entries // 2} flows, {self.decisions_total} decisions"
+        )
 
     # Acquiring
 
@@ -210,8 +223,9 @@ class Router:
         for service in self.config.services:
             findings += check_service(service.endpoint, found)
         for finding in merge_uncertain(findings):
-            log = _log.warning if finding.certain else _log.info
-            log(finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend)
+            _log.warning(
+                finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend
+            )
 
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
         sysctls = sysctl.Sysctls()

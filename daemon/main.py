@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from xdp_router import __version__
-from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
+from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, group_id
 from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
@@ -130,7 +130,13 @@ _pins_option = click.option(
     show_default=True,
     help="Where XDP runs: in the driver, or in the network stack.",
 )
-@click.option("--loader", type=click.Choice(CHOICES), default="auto", show_default=True)
+@click.option(
+    "--loader",
+    type=click.Choice(CHOICES),
+    default="auto",
+    show_default=True,
+    help="Compiled program, or compile it at start; auto: the program if it was built.",
+)
 @click.option(
     "--persist",
     is_flag=True,
@@ -148,8 +154,20 @@ _pins_option = click.option(
     metavar="PATH",
     help="Control socket.",
 )
+@click.option(
+    "--control-group",
+    envvar="XDP_ROUTER_CONTROL_GROUP",
+    metavar="GROUP",
+    help="Group whose members may use the control socket; default: the daemon's own.",
+)
 @_pins_option
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="console", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="console",
+    show_default=True,
+    help="Form of the log lines on stderr.",
+)
 @click.pass_context
 def attach(
     ctx: click.Context,
@@ -163,6 +181,7 @@ def attach(
     persist: bool,
     replace: bool,
     control: Path,
+    control_group: str | None,
     pins: Path,
     log_format: str,
 ) -> None:
@@ -188,7 +207,17 @@ def attach(
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
     if os.geteuid() != 0:
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
-    options = AttachOptions(interfaces, _MODES[xdp_mode], loader, replace, control, pins, persist)
+    group = group_id(control_group) if control_group else None
+    options = AttachOptions(
+        interfaces,
+        _MODES[xdp_mode],
+        loader,
+        replace,
+        control,
+        pins,
+        persist=persist,
+        control_group=group,
+    )
     signals = Signals()
     signals.install()
     streams.hold_standard_streams()
@@ -225,7 +254,7 @@ def check(file: Path) -> None:
     """Check a configuration file; nothing is attached."""
     config = _read_config(file)
     backends = sum(len(service.backends) for service in config.services)
-    click.echo(f"{file}: good: {len(config.services)} services, {backends} backends")
+    click.echo(f"{file}: good; services: {len(config.services)}, backends: {backends}")
 
 
 def _read_config(file: Path) -> RouterConfig:

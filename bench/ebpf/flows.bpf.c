@@ -11,6 +11,8 @@
 #include "lib/parse.h"
 #include "lib/csum.h"
 
+#include "headers.h"
+
 /* Client i: address client_base + i / CLIENT_PORTS, port CLIENT_PORT_MIN + i % CLIENT_PORTS. */
 #define CLIENT_PORTS_SHIFT 15
 #define CLIENT_PORTS (1U << CLIENT_PORTS_SHIFT)
@@ -48,34 +50,11 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } bench_target SEC(".maps");
 
-struct headers {
-	struct ethhdr eth;
-	__u8 ip[sizeof(struct iphdr)]; /* as bytes: the compiler would align them */
-	__u8 tcp[sizeof(struct tcphdr)];
-};
-
-static __always_inline struct iphdr *ip_of(struct headers *headers)
-{
-	return (void *)headers->ip;
-}
-
-static __always_inline struct tcphdr *tcp_of(struct headers *headers)
-{
-	return (void *)headers->tcp;
-}
-
 static __always_inline struct bench_config *config_lookup(void)
 {
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&bench_config, &zero);
-}
-
-static __always_inline struct headers *headers_of(struct xdp_md *ctx)
-{
-	struct headers *headers = (void *)(long)ctx->data;
-
-	return (void *)(headers + 1) > (void *)(long)ctx->data_end ? 0 : headers;
 }
 
 /* xorshift64 (Marsaglia) */

@@ -9,6 +9,8 @@
 #include "abi.h"
 #include "lib/parse.h"
 
+#include "headers.h"
+
 #define HEADERS 54 /* Ethernet, IPv4, TCP, no options */
 #define CLIENT_PORTS_SHIFT 15
 #define CLIENT_PORT_MIN 16384
@@ -52,34 +54,11 @@ struct {
 	__type(value, __u64);
 } wire_arrivals SEC(".maps");
 
-struct headers {
-	struct ethhdr eth;
-	__u8 ip[sizeof(struct iphdr)]; /* as bytes: the compiler would align them */
-	__u8 tcp[sizeof(struct tcphdr)];
-};
-
-static __always_inline struct iphdr *ip_of(struct headers *headers)
-{
-	return (void *)headers->ip;
-}
-
-static __always_inline struct tcphdr *tcp_of(struct headers *headers)
-{
-	return (void *)headers->tcp;
-}
-
 static __always_inline struct wire_config *config_lookup(void)
 {
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&wire_config, &zero);
-}
-
-static __always_inline struct headers *headers_of(struct xdp_md *ctx)
-{
-	struct headers *headers = (void *)(long)ctx->data;
-
-	return (void *)(headers + 1) > (void *)(long)ctx->data_end ? 0 : headers;
 }
 
 static __always_inline __u16 finish_sum(__u32 sum)

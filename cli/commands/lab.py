@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -87,6 +88,7 @@ def up(backends: tuple[tuple[str, int], ...], kind: str, directory: Path, prefix
     address, port = spec.addresses.service
     names = ", ".join(name for name, _ in backends)
     client = f"sudo ip netns exec {prefix}-client"
+    command = f"sudo -E {_this_command()}"
     talk = f"curl http://{address}:{port}/" if kind == "http" else f"nc {address} {port}"
     click.echo(
         f"The lab is up: service {address}:{port}, backends {names}.\n"
@@ -95,12 +97,19 @@ def up(backends: tuple[tuple[str, int], ...], kind: str, directory: Path, prefix
         f"  export XDP_ROUTER_PINS={router.pins}\n"
         "Then, for example:\n"
         f"  {client} {talk}\n"
-        "  sudo -E xdp-router status\n"
-        "  sudo -E xdp-router flows\n"
-        "  sudo -E xdp-router backends\n"
+        f"  {command} status\n"
+        f"  {command} flows\n"
+        f"  {command} backends\n"
+        f"Stop a backend: sudo kill $(ip netns pids {prefix}-be1), and look again.\n"
         f"Log of the router: {router.log}\n"
-        f"Take it away: sudo xdp-router lab down{_other_options(directory, prefix)}"
+        f"Take it away: sudo {_this_command()} lab down{_other_options(directory, prefix)}"
     )
+
+
+def _this_command() -> str:
+    """The command as it was called: it need not be in PATH."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "xdp-router" else "xdp-router"
 
 
 def _other_options(directory: Path, prefix: str) -> str:

@@ -16,6 +16,7 @@ from xdp_router.cli import render
 from .context import ClientAddress, Context, json_option, pass_context
 
 DEFAULT_LIMIT = 1000
+STATES = ("probing", "opening", "established", "closing", "closed", "refused")
 CLIENTS_PER_QUESTION = 200
 """So that the daemon answers each question within a millisecond or two."""
 
@@ -61,7 +62,7 @@ def _add_candidates(context: Context, rows: Sequence[dict[str, Any]]) -> None:
 @click.option("--client", type=ClientAddress(port_optional=True), help="Only this client's flows.")
 @click.option("--service", metavar="NAME", help="Only flows of this service.")
 @click.option("--backend", metavar="NAME|ADDR[:PORT]", help="Only flows to this backend.")
-@click.option("--state", metavar="STATE", help="Only flows in this state, such as established.")
+@click.option("--state", type=click.Choice(STATES), help="Only flows in this state.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

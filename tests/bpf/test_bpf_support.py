@@ -13,6 +13,7 @@ from tests.support.privileges import require_program, require_root
 from xdp_router.adapters.bpf_support import _CAPABILITIES, missing_capabilities, require_support
 
 _BPF, _PERFMON, _NET_ADMIN, _SYS_ADMIN = 1 << 39, 1 << 38, 1 << 12, 1 << 21
+_NET = _NET_ADMIN | 1 << 13  # CAP_NET_RAW
 
 _AS_NOBODY = """
 import os
@@ -46,16 +47,17 @@ def test_this_host_will_do() -> None:
 @pytest.mark.parametrize(
     ("effective", "missing"),
     [
-        (_BPF | _PERFMON | _NET_ADMIN, []),
-        (_BPF | _NET_ADMIN, ["CAP_PERFMON"]),
-        (_SYS_ADMIN | _NET_ADMIN, []),
-        (_SYS_ADMIN, ["CAP_NET_ADMIN"]),
-        (_NET_ADMIN, ["CAP_BPF", "CAP_PERFMON"]),
-        (0, ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"]),
+        (_BPF | _PERFMON | _NET, []),
+        (_BPF | _PERFMON | _NET_ADMIN, ["CAP_NET_RAW"]),
+        (_BPF | _NET, ["CAP_PERFMON"]),
+        (_SYS_ADMIN | _NET, []),
+        (_SYS_ADMIN, ["CAP_NET_ADMIN", "CAP_NET_RAW"]),
+        (_NET, ["CAP_BPF", "CAP_PERFMON"]),
+        (0, ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]),
     ],
 )
 def test_missing_capabilities_are_named(effective: int, missing: list[str]) -> None:
-    """Just those that are needed and not there; CAP_SYS_ADMIN stands for all but one."""
+    """Just those that are needed and not there; CAP_SYS_ADMIN stands for all but two."""
     assert missing_capabilities(effective) == missing
 
 
@@ -87,5 +89,5 @@ def test_without_privileges_the_refusal_is_clear() -> None:
         env=_ENVIRONMENT,
     )
     assert result.stdout.startswith(
-        "UnsupportedHost missing CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON: run as"
+        "UnsupportedHost missing CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON: run as"
     )

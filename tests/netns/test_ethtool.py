@@ -7,7 +7,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
-from xdp_router.linux.ethtool import Offload, active_features, get_offload, set_offload
+from xdp_router.linux.ethtool import Offload, active_features, channels, get_offload, set_offload
 
 
 @pytest.mark.parametrize("offload", list(Offload))
@@ -47,3 +47,14 @@ def test_features_by_name() -> None:
     assert "rx-gro" in active_features("v0")
     with pytest.raises(OSError, match="nowhere0"):
         active_features("nowhere0")
+
+
+@in_fresh_netns
+def test_channels() -> None:
+    """The queues that a veth was made with are told."""
+    with IPRoute() as netlink:
+        netlink.link(
+            "add", ifname="v0", kind="veth", num_rx_queues=2, num_tx_queues=3, peer={"ifname": "v1"}
+        )
+    found = channels("v0")
+    assert (found.rx_max, found.rx, found.tx) == (2, 2, 3)

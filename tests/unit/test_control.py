@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import json
+import os
 import socket
 import stat
 import time
@@ -313,3 +315,30 @@ def test_silent_daemon_times_out(path: Path) -> None:
         hung.listen()
         with pytest.raises(ControlError, match="did not answer within"):
             ControlClient(path, timeout_s=0.2).call("status")
+
+
+def test_group_of_the_socket(tmp_path: Path) -> None:
+    """The socket is its owner's and the given group's, and nobody else's."""
+    mine = os.getgroups() or [os.getgid()]
+    group = mine[-1] if os.geteuid() else 54_321
+    path = tmp_path / "control.sock"
+
+    async def start_and_stop() -> os.stat_result:
+        server = ControlServer(path, HANDLERS, group=group)
+        await server.start()
+        try:
+            return path.stat()
+        finally:
+            await server.close()
+
+    found = asyncio.run(start_and_stop())
+    assert (found.st_uid, found.st_gid) == (os.geteuid(), group)
+    assert stat.S_IMODE(found.st_mode) == 0o660
+
+
+def test_names_of_groups() -> None:
+    """A group is known by name or number; an unknown one is refused with the mend."""
+    name = grp.getgrgid(0).gr_name
+    assert (control.group_id(name), control.group_id("54321")) == (0, 54_321)
+    with pytest.raises(ControlError, match="no-such-group: there is no such group: .*groupadd"):
+        control.group_id("no-such-group")

@@ -31,7 +31,7 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
     file = tmp_path / "router.toml"
     file.write_text(GOOD)
     done = run("check", str(file))
-    assert (done.exit_code, done.output) == (0, f"{file}: good: 1 services, 1 backends\n")
+    assert (done.exit_code, done.output) == (0, f"{file}: good; services: 1, backends: 1\n")
 
 
 def test_check_names_file_and_line(tmp_path: Path) -> None:

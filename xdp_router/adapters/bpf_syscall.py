@@ -294,10 +294,11 @@ class MapInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProgInfo:
-    """What the kernel says of a program."""
+    """What the kernel says of a program. ``jited`` False: it is interpreted (or we may not ask)."""
 
     id: int
     name: str
+    jited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +328,11 @@ def map_info(fd: int) -> MapInfo:
 
 
 def prog_info(fd: int) -> ProgInfo:
-    """Id and name of an open program."""
+    """Id and name of an open program, and whether it is machine code."""
     raw = _info(fd, "program", 80)
     prog_id, name = struct.unpack_from("=4xI", raw)[0], raw[64:80]
-    return ProgInfo(prog_id, name.split(b"\0")[0].decode())
+    (length,) = struct.unpack_from("=I", raw, 16)
+    return ProgInfo(prog_id, name.split(b"\0")[0].decode(), length > 0)
 
 
 def link_info(fd: int) -> LinkInfo:

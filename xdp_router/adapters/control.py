@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import grp
 import inspect
 import json
 import os
@@ -53,6 +54,19 @@ class NoDaemon(ControlError):
 
 class CommandError(ControlError):
     """What a handler raises to refuse a request: the text is the answer's ``error``."""
+
+
+def group_id(name: str) -> int:
+    """Number of the group that may use the control socket. Raises ControlError."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError as error:
+        if name.isascii() and name.isdigit():
+            return int(name)
+        raise ControlError(
+            f"--control-group {name}: there is no such group: make it (groupadd --system {name}), "
+            "or name another"
+        ) from error
 
 
 def _probe_socket(path: Path) -> bool:
@@ -108,7 +122,8 @@ class ControlServer:
 
     ``handlers`` maps command names to callables, plain or coroutine functions. A handler's
     unexpected exception is answered as an internal error and handed to ``on_fault`` with the
-    command's name.
+    command's name. ``group``: number of the group that may use the socket beside its owner;
+    None: the process's own.
     """
 
     def __init__(
@@ -116,10 +131,12 @@ class ControlServer:
         path: str | os.PathLike[str],
         handlers: Mapping[str, Handler],
         on_fault: Callable[[str, Exception], None] | None = None,
+        group: int | None = None,
     ) -> None:
         self._path = Path(path)
         self._handlers = dict(handlers)
         self._on_fault = on_fault
+        self._group = group
         self._server: asyncio.Server | None = None
         self._identity: tuple[int, int] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -169,6 +186,7 @@ class ControlServer:
                 listener.setblocking(False)
                 listener.bind(os.fspath(aside))
                 undo.callback(aside.unlink, missing_ok=True)
+                self._give_to_group(aside)
                 os.chmod(aside, _MODE)
                 listener.listen(_MAX_CONNECTIONS)
                 found = aside.stat()
@@ -179,6 +197,17 @@ class ControlServer:
             self._identity = (found.st_dev, found.st_ino)
             undo.pop_all()
             return listener
+
+    def _give_to_group(self, path: Path) -> None:
+        if self._group is None:
+            return
+        try:
+            os.chown(path, -1, self._group)
+        except PermissionError as error:
+            raise ControlError(
+                f"the control socket cannot be given to group {self._group}: the daemon is neither "
+                "a member nor has it CAP_CHOWN (systemd: SupplementaryGroups=)"
+            ) from error
 
     def _unlink(self) -> None:
         """Remove the path unless somebody put another file there."""

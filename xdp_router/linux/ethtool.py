@@ -8,12 +8,14 @@ import enum
 import fcntl
 import socket
 import struct
+from dataclasses import dataclass
 
 _SIOCETHTOOL = 0x8946
 _IFREQ_SIZE = 40
 _GET_STRINGS = 0x1B
 _GET_SET_SIZE = 0x37
 _GET_FEATURES = 0x3A
+_GET_CHANNELS = 0x3C
 _FEATURE_NAMES = 4  # the string set
 _NAME_BYTES = 32
 
@@ -68,6 +70,24 @@ def active_features(ifname: str) -> frozenset[str]:
             name = names[12 + bit * _NAME_BYTES :][:_NAME_BYTES]
             on.add(bytes(name).partition(b"\0")[0].decode())
     return frozenset(on)
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Queues of an interface; a combined channel counts as one of each kind."""
+
+    rx: int
+    tx: int
+    rx_max: int
+
+
+def channels(ifname: str) -> Channels:
+    """Queues in use, and how many receive queues there could be. Raises OSError."""
+    data = bytearray(struct.pack("=9I", _GET_CHANNELS, *[0] * 8))
+    _ioctl(ifname, data)
+    values = struct.unpack("=9I", data)
+    max_rx, max_combined, rx, tx, combined = (values[at] for at in (1, 4, 5, 6, 8))
+    return Channels(rx + combined, tx + combined, max(max_rx, max_combined))
 
 
 def get_offload(ifname: str, offload: Offload) -> bool:

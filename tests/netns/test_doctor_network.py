@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about routes, addresses and ports, in a namespace of the test's own."""
+
+from __future__ import annotations
+
+import socket
+
+from pyroute2 import IPRoute
+
+from tests.support.fresh_netns import in_fresh_netns, make_wire
+from xdp_router.adapters import doctor_network
+from xdp_router.adapters.doctor_finding import Finding, Severity
+from xdp_router.adapters.host import link_info
+from xdp_router.adapters.sysctl import Sysctls
+from xdp_router.core.address import parse_endpoint
+
+SERVICE = ("web", parse_endpoint("198.18.100.1:80"))
+BACKEND = ("b1", parse_endpoint("198.18.1.2:8080"))
+
+
+def _bad(found: list[Finding]) -> dict[str, Severity]:
+    return {each.code: each.severity for each in found if each.severity is not Severity.OK}
+
+
+@in_fresh_netns
+def test_forwarding() -> None:
+    """It is off in a new namespace and found; switched on it is in order."""
+    with Sysctls() as sysctls:
+        sysctls.set("net.ipv4.ip_forward", "0")
+        assert _bad(list(doctor_network.check_forwarding())) == {"ip_forward": Severity.WARN}
+        sysctls.set("net.ipv4.ip_forward", "1")
+        assert _bad(list(doctor_network.check_forwarding())) == {}
+
+
+@in_fresh_netns
+def test_firewall_is_looked_at() -> None:
+    """A namespace without rules has no finding about them."""
+    assert list(doctor_network.check_firewall()) == []
+
+
+@in_fresh_netns
+def test_ports() -> None:
+    """A listener and a lost reservation are found; an open range before attaching is not."""
+    assert _bad(list(doctor_network.check_ports(61_000, 61_009, attached=False))) == {}
+    lost = _bad(list(doctor_network.check_ports(61_000, 61_009, attached=True)))
+    assert lost == {"probe_ports_not_reserved": Severity.WARN}
+    with Sysctls() as sysctls:
+        sysctls.reserve_ports(61_000, 61_009)
+        assert _bad(list(doctor_network.check_ports(61_000, 61_009, attached=True))) == {}
+        with socket.create_server(("127.0.0.1", 61_005)):
+            found = _bad(list(doctor_network.check_ports(61_000, 61_009, attached=True)))
+            assert found == {"probe_port_in_use": Severity.WARN}
+
+
+@in_fresh_netns
+def test_backends() -> None:
+    """Reached, behind an interface that is not attached, and of this host itself."""
+    with IPRoute() as netlink:
+        netlink.link("set", index=1, state="up")
+        make_wire(netlink, "v0", "198.18.1.1", "198.18.1.2")
+        make_wire(netlink, "w0", "198.18.2.1", "198.18.2.2")
+    v0, w0 = link_info("v0"), link_info("w0")
+    assert _bad(list(doctor_network.check_backends([SERVICE], [BACKEND], [v0]))) == {}
+    assert _bad(list(doctor_network.check_backends([SERVICE], [BACKEND], []))) == {}
+    (away,) = doctor_network.check_backends([SERVICE], [BACKEND], [w0])
+    assert (away.code, away.severity) == ("backend_not_attached", Severity.FAIL)
+    assert away.mend == "add v0 to the attach command"
+    own = ("me", parse_endpoint("198.18.1.1:80"))
+    assert _bad(list(doctor_network.check_backends([SERVICE], [own], [v0]))) == {
+        "backend_local": Severity.FAIL
+    }
+    nowhere = ("gone", parse_endpoint("198.19.0.1:80"))
+    assert _bad(list(doctor_network.check_backends([SERVICE], [nowhere], [v0]))) == {
+        "backend_unreachable": Severity.WARN
+    }
+
+
+@in_fresh_netns
+def test_clients_beside_backends() -> None:
+    """A service in its backends' own subnet: clients there are answered past the router."""
+    beside = ("web", parse_endpoint("198.18.1.9:80"))
+    with IPRoute() as netlink:
+        make_wire(netlink, "v0", "198.18.1.1", "198.18.1.2")
+    v0 = link_info("v0")
+    assert _bad(list(doctor_network.check_backends([beside], [BACKEND], [v0]))) == {
+        "clients_in_backend_subnet": Severity.WARN
+    }
+    assert _bad(list(doctor_network.check_services([beside], [v0]))) == {
+        "service_not_answered_for": Severity.WARN
+    }
+    assert _bad(list(doctor_network.check_services([SERVICE], [v0]))) == {}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manuals keep to the code: every key with its default and range, every counter and option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from bench.__main__ import BENCHMARKS
+from xdp_router.core import abi
+from xdp_router.core.config import RouterConfig, parse_config
+from xdp_router.core.errors import ConfigError
+from xdp_router.daemon.main import main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+_GOOD = {
+    "router": "",
+    "service": 'address = "198.18.100.1:80"\n',
+    "service.backend": 'address = "198.19.1.2:8080"\n',
+}
+_HEADERS = {
+    "router": "[router]",
+    "service": "[[service]]",
+    "service.backend": "[[service.backend]]",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table of keys."""
+
+    table: str
+    key: str
+    default: str
+    low: str
+    high: str
+
+
+def rows() -> Iterator[Row]:
+    """The keys of docs/configuration.md."""
+    table = ""
+    for line in (DOCS / "configuration.md").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            title = re.match(r"## `\[+([a-z.]+)\]+`", line)
+            table = title[1] if title else ""
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        if table and len(cells) == 5 and re.fullmatch(r"[a-z_]+", cells[0]) and cells[0] != "key":
+            yield Row(table, *cells[:4])
+
+
+ROWS = list(rows())
+RANGES = [row for row in ROWS if row.low]
+
+
+def parsed(table: str = "", line: str = "") -> RouterConfig:
+    """A small good configuration with one further line in one of its tables."""
+    text = ""
+    for name, header in _HEADERS.items():
+        # A key of the given line takes the place of the good one.
+        good = "" if name == table and line.startswith("address") else _GOOD[name]
+        text += f"{header}\n{good}{line if name == table else ''}\n"
+    return parse_config(text, "x")
+
+
+def complains(row: Row, value: str) -> bool:
+    """Whether the key itself is refused; what it means for other keys does not count."""
+    try:
+        parsed(row.table, f"{row.key} = {value}")
+    except ConfigError as error:
+        return any(each.key.endswith(row.key) for each in error.problems)
+    return False
+
+
+@pytest.mark.parametrize("table", list(_HEADERS))
+def test_every_key_is_documented(table: str) -> None:
+    """Exactly the keys that the reader knows."""
+    with pytest.raises(ConfigError) as caught:
+        parsed(table, "no_such_key = 1")
+    known = set(caught.value.expected.split(", "))
+    assert {row.key for row in ROWS if row.table == table} == known
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.table}.{row.key}")
+def test_defaults(row: Row) -> None:
+    """The documented default changes nothing, and what is required is."""
+    if row.default in ("the address", "none", "service_event_rate"):
+        return
+    if row.default == "required":
+        text = "".join(
+            f"{header}\n{'' if name == row.table else _GOOD[name]}\n"
+            for name, header in _HEADERS.items()
+            if name != f"{row.table}.{row.key}"
+        )
+        with pytest.raises(ConfigError, match=row.key):
+            parse_config(text, "x")
+        return
+    assert parsed(row.table, f"{row.key} = {row.default}") == parsed()
+
+
+@pytest.mark.parametrize("row", RANGES, ids=lambda row: f"{row.table}.{row.key}")
+def test_ranges(row: Row) -> None:
+    """Both ends are taken, what is a step beyond them is not."""
+    assert not complains(row, row.low) or row.key == "heartbeat_stale"
+    assert not complains(row, row.high)
+    for end, step in ((row.low, -1), (row.high, 1)):
+        duration = re.fullmatch(r'"(\d+)(ms|s|m|h)"', end)
+        if duration:
+            units = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+            beyond = int(duration[1]) * units[duration[2]] + step
+            text = f'"{beyond}ns"'
+        else:
+            beyond = int(end.replace("_", "")) + step
+            text = str(beyond)
+        assert complains(row, text), text
+
+
+def test_every_option_of_attach_is_documented() -> None:
+    """Each one of ``attach`` stands in docs/configuration.md."""
+    text = (DOCS / "configuration.md").read_text("utf-8")
+    attach = main.commands["attach"]
+    for parameter in attach.params:
+        if isinstance(parameter, click.Option):
+            assert f"`{parameter.opts[0]}" in text or f" {parameter.opts[0]} " in text, parameter
+
+
+def test_every_counter_is_explained() -> None:
+    """docs/operations.md has a row for each counter of the program, and for no other."""
+    text = (DOCS / "operations.md").read_text("utf-8").partition("## Counters")[2]
+    told = re.findall(r"^\| `([a-z_0-9]+)` \|", text, re.MULTILINE)
+    assert sorted(told) == sorted(abi.Counter.__members__)
+
+
+def test_every_benchmark_is_explained() -> None:
+    """docs/measurement.md has a row for each benchmark, and for no other."""
+    text = (DOCS / "measurement.md").read_text("utf-8")
+    told = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
+    assert sorted(told) == sorted(BENCHMARKS)
+
+
+def test_links_between_documents() -> None:
+    """Every relative link leads to a file."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

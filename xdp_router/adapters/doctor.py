@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``xdp-router doctor``: everything that can be seen from this host, in one list of findings.
+
+Works before anything is attached, beside a running daemon, and after one that was killed.
+Changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.errors import XdpRouterError
+
+from . import (
+    doctor_daemon,
+    doctor_dataplane,
+    doctor_interface,
+    doctor_network,
+    doctor_pins,
+    doctor_system,
+    doctor_target,
+)
+from .control import ControlClient, ControlError
+from .doctor_dataplane import Facts
+from .doctor_finding import Finding, guarded, warn
+from .doctor_interface import OurLink
+from .doctor_target import Target
+from .host import HostError, LinkInfo, link_info
+from .pins import InstanceRef, find_instances
+
+
+def examine(
+    control: Path, pins: Path, interfaces: Sequence[str] = (), config: RouterConfig | None = None
+) -> list[Finding]:
+    """Look at everything, from the calling thread's network namespace.
+
+    ``interfaces`` and ``config``: what is to be attached; without them, what is attached.
+    Waits for ARP about backends, a second at most. Raises nothing that a host can cause.
+    """
+    return _Examination(control, pins).run(tuple(interfaces), config)
+
+
+class _Examination:
+    def __init__(self, control: Path, pins: Path) -> None:
+        self._control = control
+        self._pins = pins
+        self._found: list[Finding] = []
+        self._answers = _ask(control)
+        self._instances = _instances(pins)
+        self._facts: dict[str, Facts] = {}
+
+    def run(self, interfaces: tuple[str, ...], config: RouterConfig | None) -> list[Finding]:
+        found, pins = self._found, self._pins
+        running = bool(self._answers)
+        guarded("host", lambda: doctor_system.check_privileges(running), found)
+        guarded("host", doctor_system.check_kernel, found)
+        guarded(str(pins), lambda: doctor_system.check_bpffs(pins), found)
+        guarded("host", doctor_system.check_loaders, found)
+        guarded(str(pins), lambda: doctor_pins.check_pins(pins), found)
+        for instance in self._instances:
+            self._look_into(instance)
+        control = self._control
+        guarded(str(control), lambda: doctor_daemon.check_socket(control), found)
+        if running:
+            room = max((facts.max_flows for facts in self._facts.values()), default=0)
+            status = self._answers["status"]
+            guarded("daemon", lambda: doctor_daemon.check_status(status, room), found)
+        if not self._elsewhere():
+            self._look_around(self._target(interfaces, config))
+        return found
+
+    def _look_into(self, instance: InstanceRef) -> None:
+        def look() -> list[Finding]:
+            facts = doctor_dataplane.read_facts(instance)
+            if facts is None:
+                return []  # told where pins are looked at
+            self._facts[instance.name] = facts
+            return list(doctor_dataplane.judge_facts(instance.name, facts, time.monotonic_ns()))
+
+        guarded(instance.name, look, self._found)
+
+    def _elsewhere(self) -> bool:
+        """Whether what is attached is in another network namespace; that is a finding."""
+        for instance in self._instances:
+            try:
+                elsewhere = doctor_pins.in_other_namespace(instance)
+            except XdpRouterError:
+                continue
+            if elsewhere:
+                status = self._answers.get("status")
+                into = f"nsenter -t {status['pid']} -n" if status else "ip netns exec NAME"
+                self._found.append(
+                    warn(
+                        "other_namespace",
+                        instance.name,
+                        "was attached in another network namespace: interfaces, routes and ports "
+                        "are not looked at from here",
+                        f"sudo {into} xdp-router doctor",
+                    )
+                )
+                return True
+        return False
+
+    def _target(self, interfaces: tuple[str, ...], config: RouterConfig | None) -> Target:
+        attached = [name for instance in self._instances for name in instance.interfaces]
+        names = interfaces or tuple(attached)
+        if config is not None:
+            return doctor_target.from_config(config, names)
+        ports = next((facts.ports for facts in self._facts.values()), None)
+        return doctor_target.from_answers(
+            names, self._answers.get("services", []), self._answers.get("backends", []), ports
+        )
+
+    def _look_around(self, target: Target) -> None:
+        found = self._found
+        ours: dict[str, OurLink] = {}
+        try:
+            ours = doctor_pins.attachments(self._pins)
+        except (XdpRouterError, OSError):
+            pass  # told where pins are looked at
+        links: list[LinkInfo] = []
+        for name in target.interfaces:
+            guarded(name, partial(doctor_interface.check_link, name, ours.get(name)), found)
+            try:
+                links.append(link_info(name))
+            except HostError:
+                pass  # told just before
+        guarded("host", doctor_network.check_forwarding, found)
+        guarded("host", doctor_network.check_firewall, found)
+        ports = target.ports
+        if ports is not None:
+            reserved = any(facts.ports == ports for facts in self._facts.values())
+            guarded("ports", lambda: doctor_network.check_ports(*ports, reserved), found)
+        guarded("services", lambda: doctor_network.check_services(target.services, links), found)
+        guarded(
+            "backends",
+            lambda: doctor_network.check_backends(target.services, target.backends, links),
+            found,
+        )
+
+
+def _ask(control: Path) -> dict[str, Any]:
+    """A daemon's answers; empty when there is none that answers."""
+    try:
+        with ControlClient(control, timeout_s=3.0) as client:
+            return {name: client.call(name) for name in ("status", "services", "backends")}
+    except (ControlError, OSError):
+        return {}
+
+
+def _instances(pins: Path) -> list[InstanceRef]:
+    try:
+        return find_instances(pins)
+    except XdpRouterError:
+        return []  # told where pins are looked at

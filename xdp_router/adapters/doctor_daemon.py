@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket and the health of the daemon behind it."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .doctor_finding import Finding, fail, ok, warn
+
+_CONNECT_S = 2.0
+_FULL = 0.9
+"""Share of a table's entries from which on it counts as nearly full."""
+
+_LOST = {
+    "netlink_overruns": (
+        "the kernel dropped reports about the network: changes are seen late",
+        "give the daemon CPU time; net.core.rmem_max may be raised",
+    ),
+    "bad_records": (
+        "events of the XDP program could not be read: program and daemon do not match",
+        "restart the daemon; report it if that does not help",
+    ),
+    "loop_faults": (
+        "events failed inside the daemon",
+        "see its log (event_failed) and report it",
+    ),
+    "binding_failed": (
+        "decisions could not be written into pending_flows",
+        "see the daemon's log (decision_lost)",
+    ),
+    "first_packets_overload": (
+        "more first packets were open at once than max_open_decisions: the rest were decided "
+        "without a race",
+        "raise max_open_decisions, or lower deadline",
+    ),
+}
+
+
+def check_socket(path: Path) -> Iterator[Finding]:
+    """State of the control socket. No daemon is no fault: nothing may be attached yet."""
+    subject = str(path)
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        yield ok("no_daemon", subject, "no control socket: no daemon runs here")
+        return
+    except OSError as error:
+        yield warn("control", subject, f"cannot be looked at: {error.strerror}", "run it as root")
+        return
+    if not stat.S_ISSOCK(mode):
+        yield fail(
+            "control",
+            subject,
+            "is not a socket, so attach cannot make its own there",
+            "remove it, or choose another --control path",
+        )
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_S)
+        try:
+            probe.connect(subject)
+        except ConnectionRefusedError:
+            yield warn(
+                "control_stale",
+                subject,
+                "nobody listens on it: its daemon was killed",
+                "attach replaces it, detach removes it",
+            )
+        except PermissionError:
+            yield warn(
+                "control_denied",
+                subject,
+                "this user may not use it",
+                "run it with sudo, or attach with --control-group and join that group",
+            )
+        except OSError as error:
+            yield fail(
+                "control_stuck",
+                subject,
+                f"the daemon does not take connections: {error}",
+                "see its log; systemd restarts it when WatchdogSec is set",
+            )
+        else:
+            yield ok("control", subject, "a daemon listens")
+
+
+def check_status(status: Mapping[str, Any], max_flows: int) -> Iterator[Finding]:
+    """The daemon's answer to ``status``. ``max_flows``: room in the table, 0 if unknown."""
+    subject = f"pid {status['pid']}"
+    if status["ready"]:
+        yield ok("daemon", subject, f"ready, version {status['version']}")
+    else:
+        yield fail("daemon", subject, "is not ready: it starts, or it stops", "see its log")
+    up, total = status["backends_up"], status["backends"]
+    if not up:
+        yield fail(
+            "no_backend_up",
+            subject,
+            f"none of {total} backends is up: connections are refused",
+            "xdp-router backends says why",
+        )
+    elif up < total:
+        yield warn(
+            "backends_down",
+            subject,
+            f"{total - up} of {total} backends are down",
+            "xdp-router backends says why",
+        )
+    for name, (text, mend) in _LOST.items():
+        count = status["engine"].get(name, 0)
+        if count:
+            yield warn(name, subject, f"{count} times: {text}", mend)
+    if max_flows:
+        yield judge_fill(status["flows"], max_flows)
+
+
+def judge_fill(flows: int, max_flows: int) -> Finding:
+    """How full ``flow_table`` is, in flows."""
+    text = f"{flows} of {max_flows} flows ({flows / max_flows:.0%})"
+    if flows < _FULL * max_flows:
+        return ok("flow_table", "flow_table", text)
+    return warn(
+        "flow_table",
+        "flow_table",
+        f"{text}: when it is full, new flows are hashed and forgotten after pending_idle",
+        "raise max_flows (about 400 bytes of kernel memory a flow), or lower flow_idle",
+    )
