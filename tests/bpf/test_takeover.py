@@ -26,9 +26,9 @@ S = 1_000_000_000
 
 
 def first_packet(service: int, seen_ns: int, port: int) -> bytes:
-    """A record of a first packet without a frame."""
+    """A record of a first packet whose frame is 60 zeros."""
     key = struct.pack(">IIHHBBxx", 0xC6120001, 0xC6126401, port, 80, 6, 0)
-    head = (seen_ns, key, service, 0, 1, 7, 0, FIRST_PACKET, 0, 0, 7, 0, 0, 0, seen_ns)
+    head = (seen_ns, key, service, 0, 1, 7, 60, FIRST_PACKET, 0, 0, 7, 0, 0, 0, seen_ns)
     return _EVENT.pack(*head).ljust(320, b"\0")
 
 
