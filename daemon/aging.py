@@ -33,6 +33,7 @@ class Ager:
     A flow is idle only if both its entries are; a closing one goes after a linger without
     traffic. ``on_closed`` gets each flow that was removed. ``clock`` is CLOCK_MONOTONIC in ns.
     ``pauses`` tells until when a flow's traffic may have gone on (``Heartbeat.pauses``).
+    ``former_resumed_ns``: before that, a daemon that is gone had pauses that nobody remembers.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Ager:
         on_closed: Callable[[FlowClosed], None],
         clock: Callable[[], int] = time.monotonic_ns,
         pauses: Callable[[int], Mapping[int, int]] = lambda _now_ns: {},
+        former_resumed_ns: int = 0,
     ) -> None:
         self._flows = flows
         self._pending = pending
@@ -50,6 +52,7 @@ class Ager:
         self._on_closed = on_closed
         self._clock = clock
         self._pauses = pauses
+        self._former_resumed_ns = former_resumed_ns
         self.entries = 0
         """Entries of ``flow_table`` seen by the newest sweep: two a flow."""
         self.removed = 0
@@ -87,7 +90,12 @@ class Ager:
         linger = now_ns - self._settings.closed_linger_ns
         limits = dict.fromkeys(abi.TcpState, linger)
         limits[abi.TcpState.ESTABLISHED] = idle
-        return _Limits(tuple(limits[state] for state in sorted(limits)), self._pauses(now_ns))
+        before_ns = (limits[state] for state in sorted(limits))
+        known_since_ns = self._former_resumed_ns
+        return _Limits(
+            tuple(limit if limit > known_since_ns else 0 for limit in before_ns),
+            self._pauses(now_ns),
+        )
 
     def _remove_if_over(self, key: bytes, limits: _Limits, now_ns: int) -> None:
         # The batch is as old as the pauses since: what counts is how the entry is now.

@@ -4,9 +4,14 @@
     checks (nothing changed yet) -> control socket -> maps and programs, pinned -> reserved
     ports -> maps filled, heartbeat -> XDP attached -> services opened -> ready
 
+A data plane that a daemon has left is taken over instead of made: its maps, with new programs,
+by the attachments that are there (``adapters/adoption.py``). It is never without a program, and
+until the first heartbeat XDP decides by itself, as it did before.
+
 Shutdown is the reverse: every step registers its undo and goes on. A SIGKILL runs none of
-them: the pinned links keep the data plane at work, and ``detach`` cleans up, by the notes that
-are pinned with it.
+them: the pinned links keep the data plane at work; the next ``attach`` takes it over, or
+``detach`` cleans up, by the notes that are pinned with it. So it is with ``--persist``, and when
+what was taken over cannot be brought to work: connections are not cut for that.
 
 Commands are answered from ready on: until then nothing here gives up the event loop.
 """
@@ -23,11 +28,11 @@ from typing import Any
 
 import structlog
 
+from xdp_router.adapters import adoption, netlink, sysctl, xdp_link
 from xdp_router.adapters import bpf_syscall as bpf
-from xdp_router.adapters import netlink, sysctl, xdp_link
 from xdp_router.adapters.bpf_support import require_support
 from xdp_router.adapters.control import ControlServer
-from xdp_router.adapters.dataplane import DataPlane, require_free
+from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.host_checks import check_interface, check_service, merge_uncertain
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
@@ -39,9 +44,10 @@ from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.core.model import NO_BACKEND, Decision
+from xdp_router.core.model import NO_BACKEND, Backend, Decision
 from xdp_router.core.selection import build_table
 
+from . import takeover
 from .aging import Ager
 from .executor import Executor
 from .garbage import GarbageKeeper
@@ -74,6 +80,7 @@ class AttachOptions:
     replace: bool
     control: Path
     pins: Path
+    persist: bool = False
     control_group: int | None = None
 
 
@@ -90,20 +97,33 @@ class Router:
         self.program_id = 0
         self.decisions_total = 0
         self.decisions_by_service: dict[int, int] = {}
-        self._backends = [backend for service in config.services for backend in service.backends]
-        self._service_names = {service.id: service.name for service in config.services}
-        self._backend_names = {backend.id: backend.name for backend in self._backends}
         self._sampler = Sampler(DECISION_LINES_PER_SECOND)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._former: adoption.Former | None = None
+        self._retired: tuple[Backend, ...] = ()
+        self._leave_behind = False
+        self._number(config)
+
+    def _number(self, config: RouterConfig) -> None:
+        self.config = config
+        self._backends = [backend for service in config.services for backend in service.backends]
+        self._service_names = {service.id: service.name for service in config.services}
+        self._backend_names = {
+            backend.id: backend.name for backend in (*self._backends, *self._retired)
+        }
 
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
         # Its own data plane is not "another XDP program", which --replace would remove.
-        require_free(self.options.pins, self.options.interfaces)
+        self._find_former(undo)
         found = self._check_interfaces()
         names = {backend.endpoint.addr: backend.name for backend in reversed(self._backends)}
+        configured = dict(names)
+        for backend in self._retired:
+            names.setdefault(backend.endpoint.addr, backend.name)
         resolutions = netlink.resolve_paths(names)
-        netlink.require_attached(resolutions.values(), {link.ifindex for link in found}, names)
+        needed = [resolutions[addr] for addr in configured]
+        netlink.require_attached(needed, {link.ifindex for link in found}, configured)
         with held():
             require_support()
         self._report_host(found)
@@ -116,11 +136,20 @@ class Router:
         self._reserve_ports(undo)
         self._fill_maps()
         self._start_engine(undo)
+        self.state.forget_interfaces({link.ifindex for link in found})
         for link in found:
             self.network.attached(link)
         for addr, resolution in resolutions.items():
             self.network.path_changed(addr, resolution.path, resolution.reason)
-        _go_on(stop)
+        for backend in self._backends:
+            if backend.id not in self.engine.up:
+                self.state.set_up(backend.id, False)
+        _go_on(stop, self._leave_behind)
+        deadlines = {service.id: service.deadline_ns for service in self.config.services}
+        waiting = takeover.drain_leftovers(self._ring, deadlines)
+        self.loop.start()
+        for first in waiting:
+            self.loop.handle(first)
         for link in found:
             self._attach(link, undo)
         self.state.open_services()
@@ -132,14 +161,16 @@ class Router:
 
         def leave(why: NotOurs) -> None:
             lost.append(why)
+            self._leave_behind = False
             stop.set()
 
         self._spawn(Ownership(self.plane, self.links, leave).run(), "ownership")
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
-        _go_on(stop)
+        _go_on(stop, self._leave_behind)
         self.ready = True
+        self._leave_behind = self.options.persist
         _log.info(
             "ready",
             interfaces={link.interface: link.mode.value for link in self.links},
@@ -178,7 +209,8 @@ class Router:
                     "XDP cannot forward there; attach the interfaces that clients and "
                     "backends are reached by"
                 )
-            if link.xdp_prog_id and not self.options.replace:
+            others = link.xdp_prog_id and not self._runs_former(link)
+            if others and not self.options.replace:
                 raise xdp_link.AlreadyAttached(
                     name, link.xdp_prog_id, xdp_link.program_name(link.xdp_prog_id)
                 )
@@ -198,10 +230,12 @@ class Router:
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
         sysctls = sysctl.Sysctls()
         # Who detached us has given the ports back, and a successor has reserved them anew.
-        undo.callback(lambda: sysctls.restore() if self.plane.owns_pins() else None)
+        undo.callback(lambda: sysctls.restore() if self._takes_away() else None)
         settings = self.config.settings
         ports = sysctl.ports_to_reserve(settings.probe_port_min, settings.probe_port_max)
         notes = Notes(self.plane.maps["notes"])
+        if self._former is not None:
+            ports |= sysctls.adopt_ports(sysctl.parse_ports(notes.read(Note.RESERVED_PORTS)))
         notes.write(Note.CONTROL_SOCKET, str(self.options.control.absolute()))
         notes.write(Note.NETNS, sysctl.namespace_id())
         notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
@@ -216,6 +250,9 @@ class Router:
             backends=len(self._backends),
             interfaces=len(self.options.interfaces),
         )
+        if self._former is not None:
+            self._adopt(self._former, sizes, undo)
+            return
         with held():
             self.plane = DataPlane.create(
                 make_loader(self.options.loader),
@@ -223,11 +260,12 @@ class Router:
                 instance_dir(self.options.pins, self.options.interfaces),
             )
         undo.callback(self.plane.close)
-        undo.callback(self.plane.unpin)
+        undo.callback(self._unpin)
         self.program_id = bpf.prog_info(self.plane.entry).id
 
     def _fill_maps(self) -> None:
-        self.state = KernelState(self.plane, self.config)
+        adopted = self._former is not None
+        self.state = KernelState(self.plane, self.config, adopted=adopted, retired=self._retired)
         self.state.write_all()
 
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
@@ -259,15 +297,23 @@ class Router:
             self._log_decision,
         )
         ring_fd = self.plane.maps["first_packet_events"]
-        ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
+        ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)
-        heartbeat = Heartbeat(self.state.beat, settings.heartbeat_stale_ns)
+        former = self.state.former  # zeros unless it was adopted
+        heartbeat = Heartbeat(self.state.beat, settings.heartbeat_stale_ns, former.heartbeat_ns)
         self.loop = EngineLoop(
-            self.engine, self.executor, ring, heartbeat.beat, settings.heartbeat_interval_ns
+            self.engine,
+            self.executor,
+            ring,
+            heartbeat.beat,
+            settings.heartbeat_interval_ns,
+            self.plane.owns_pins,
         )
-        self.loop.start()
+        undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
-        self.network = Network(self._backends, self.state, self.executor, self.loop.handle)
+        self.network = Network(
+            self._backends, self.state, self.executor, self.loop.handle, self._retired
+        )
         maps = self.state.maps
         self.ager = Ager(
             maps.flow_table,
@@ -275,14 +321,17 @@ class Router:
             settings,
             self.loop.handle,
             pauses=heartbeat.pauses,
+            former_resumed_ns=former.resumed_ns,
         )
 
     def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
+        if any(link.name == each.interface for each in self.links):
+            return  # taken over
         attached = xdp_link.attach(
             self.plane.entry, link.name, link.ifindex, self.options.mode, self.options.replace
         )
         undo.callback(attached.close)
-        undo.callback(attached.detach)
+        undo.callback(self._detach, attached)
         assert self.plane.pin_dir is not None
         attached.pin(link_pin(self.plane.pin_dir, link.name))
         self.links.append(attached)
@@ -300,6 +349,54 @@ class Router:
         undo.callback(watcher.close)
         self.watcher = watcher
 
+    # Taking over, and leaving behind
+
+    def _find_former(self, undo: contextlib.AsyncExitStack) -> None:
+        options = self.options
+        former = takeover.find_former(options.pins, options.interfaces, options.mode)
+        if former is not None:
+            undo.callback(former.close)
+            config, self._retired = former.renumber(self.config)
+            self._number(config)
+        self._former = former
+
+    def _runs_former(self, link: netlink.LinkInfo) -> bool:
+        attached = self._former.links.get(link.name) if self._former is not None else None
+        return attached is not None and bpf.link_info(attached.fd).prog_id == link.xdp_prog_id
+
+    def _adopt(
+        self, former: adoption.Former, sizes: Sizes, undo: contextlib.AsyncExitStack
+    ) -> None:
+        with held():
+            self.plane = DataPlane.succeed(make_loader(self.options.loader), former.plane)
+            undo.callback(self.plane.close)
+            fds = {name: link.fd for name, link in former.links.items()}
+            self.plane.take_over(former.plane, fds)
+        # From here on connections are not cut because the rest does not work.
+        self._leave_behind = True
+        undo.callback(self._unpin)
+        self.program_id = bpf.prog_info(self.plane.entry).id
+        for attached in former.links.values():
+            undo.callback(self._detach, attached)
+            self.links.append(attached)
+        takeover.report(former, self.plane.pin_dir, sizes, list(self._retired))
+
+    def _stays(self) -> bool:
+        """Whether the data plane goes on when this daemon ends."""
+        return self._leave_behind and self.plane.owns_pins()
+
+    def _takes_away(self) -> bool:
+        return not self._leave_behind and self.plane.owns_pins()
+
+    def _unpin(self) -> None:
+        if not self._leave_behind:
+            self.plane.unpin()
+
+    def _detach(self, link: xdp_link.XdpLink) -> None:
+        # A link is the successor's, too, when the pins are.
+        if self._takes_away():
+            link.detach()
+
     # What has happened
 
     def _log_decision(self, decision: Decision) -> None:
@@ -311,7 +408,7 @@ class Router:
         backend = decision.backend
         line = decision_line(
             decision,
-            self._service_names[decision.service],
+            self._service_names.get(decision.service, str(decision.service)),
             "" if backend == NO_BACKEND else self._backend_names[backend],
             self._backend_names.__getitem__,
         )
@@ -356,13 +453,15 @@ async def run(config: RouterConfig, options: AttachOptions, signals: Signals) ->
     router = Router(config, options)
     async with contextlib.AsyncExitStack() as undo:
         await router.serve(undo, stop)
-        _log.info("detaching", interfaces=list(options.interfaces))
+        event = "leaving_attached" if options.persist else "detaching"
+        _log.info(event, interfaces=list(options.interfaces))
     _log.info("stopped")
 
 
-def _go_on(stop: asyncio.Event) -> None:
+def _go_on(stop: asyncio.Event, adopted: bool) -> None:
     if stop.is_set():
-        raise Interrupted("stopped before it was ready; nothing is left attached")
+        left = "the data plane that was there goes on" if adopted else "nothing is left attached"
+        raise Interrupted(f"stopped before it was ready; {left}")
 
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -13,7 +13,13 @@ from xdp_router.adapters import sysctl
 from xdp_router.adapters.control import ControlError, remove_stale_socket
 from xdp_router.adapters.dataplane import NoInstance, daemon_alive
 from xdp_router.adapters.notes import Note, Notes
-from xdp_router.adapters.pins import find_instances, instance_of, pinned_links, remove_pins
+from xdp_router.adapters.pins import (
+    find_instances,
+    instance_of,
+    pinned_links,
+    remove_abandoned,
+    remove_pins,
+)
 from xdp_router.core.errors import XdpRouterError
 
 
@@ -47,6 +53,7 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
             yield f"{name}: detached"
         yield from _undo_notes(found.path)
         remove_pins(found.path)
+        remove_abandoned(found.path.parent, found.interfaces)
         done.add(found.path)
         yield f"{found.path}: removed"
 

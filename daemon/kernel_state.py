@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -24,6 +25,7 @@ from xdp_router.core.model import Backend, Endpoint, Service
 
 _NO_MAC = bytes(6)
 _NS_PER_S = 1_000_000_000
+_NOBODY = abi.BackendValue(0, 0, 0, 0, 0, 0, 0, _NO_MAC, _NO_MAC, 0)
 
 
 def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
@@ -41,7 +43,20 @@ def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
 class KernelState:
     """The written side of one data plane. Methods raise BpfError when a table is full."""
 
-    def __init__(self, plane: DataPlane, config: RouterConfig) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        config: RouterConfig,
+        *,
+        adopted: bool = False,
+        retired: Sequence[Backend] = (),
+    ) -> None:
+        """``adopted``: the maps are in use, and what is in them goes on meanwhile.
+
+        ``retired``: backends that only flows have; they keep their ids.
+        """
+        self._adopted = adopted
+        self._retired = retired
         self.maps = Maps(plane.maps)
         self._names = Names(plane.maps["names"])
         self._config = config
@@ -53,15 +68,19 @@ class KernelState:
             for service in config.services
             for endpoint in {backend.endpoint for backend in service.backends}
         )
+        counts.update(backend.endpoint for backend in retired)
         self.shared = frozenset(endpoint for endpoint, count in counts.items() if count > 1)
         """Addresses that serve more than one service: their reply tuples can collide."""
         self._backends: dict[int, abi.BackendValue] = {}
+        self.former = self.maps.control.read()
+        """``control`` as it was before ``write_all``."""
 
     def write_all(self) -> None:
-        """Write control, services, backends (all of them down) and names."""
+        """Write control, services, backends (all of them down, unless adopted) and names."""
         self._write_control()
         settings = self._config.settings
         now_ns = time.monotonic_ns()
+        running = dict(self.maps.services.items()) if self._adopted else {}
         self.maps.tokens.fill(0, 0, now_ns - _NS_PER_S)
         indexed: set[Endpoint] = set()
         for service in self._config.services:
@@ -72,7 +91,7 @@ class KernelState:
                 event_interval_ns=interval_ns,
                 event_burst_ns=burst_ns,
                 id=service.id,
-                first_backend=service.backends[0].id,
+                first_backend=min(backend.id for backend in service.backends),
                 backend_count=len(service.backends),
                 fallback=service.fallback,
                 mode=service.mode,
@@ -80,6 +99,12 @@ class KernelState:
                 orphans=service.orphans,
                 hash_active=0,
             )
+            if service.endpoint in running:
+                value = dataclasses.replace(
+                    value,
+                    stateless_until_ns=running[service.endpoint].stateless_until_ns,
+                    hash_active=running[service.endpoint].hash_active,
+                )
             self._services[service.id] = (service, value)
             self.maps.tokens.fill(1 + service.id, 0, now_ns - _NS_PER_S)
             self._names.write_service(service.id, service.name)
@@ -89,9 +114,44 @@ class KernelState:
                 if backend.endpoint not in indexed:
                     indexed.add(backend.endpoint)
                     self.maps.backend_index.write(backend.endpoint, backend.id, service.id)
+        for backend in self._retired:
+            found = self.maps.backends.read(backend.id)
+            assert found is not None
+            flags = found.flags & ~abi.BACKEND_UP | abi.BACKEND_DRAINING
+            if backend.endpoint in self.shared:
+                flags |= abi.BACKEND_SHARED
+            self._put_backend(backend.id, dataclasses.replace(found, flags=flags))
+            if backend.endpoint not in indexed:
+                indexed.add(backend.endpoint)
+                self.maps.backend_index.write(backend.endpoint, backend.id, backend.service)
+        if self._adopted:
+            self._forget_others(indexed)
+
+    def _forget_others(self, indexed: set[Endpoint]) -> None:
+        """Remove what a former configuration had, and no flow has."""
+        for endpoint, _ in list(self.maps.backend_index.items()):
+            if endpoint not in indexed:
+                self.maps.backend_index.delete(endpoint)
+        number = 0
+        while (found := self.maps.backends.read(number)) is not None:
+            if number not in self._backends and found.port:
+                self.maps.backends.write(number, _NOBODY)
+            number += 1
+        services = {*self._services, *(backend.service for backend in self._retired)}
+        self._names.keep_only(services, self._backends)
+
+    def forget_interfaces(self, attached: Collection[int]) -> None:
+        """Forget interfaces that are not attached any more."""
+        for ifindex, _ in list(self.maps.interfaces.items()):
+            if ifindex not in attached:
+                self.maps.interfaces.delete(ifindex)
 
     def open_services(self) -> None:
         """Write the services themselves, last: from now on their SYNs are held."""
+        opened = {service.endpoint for service, _ in self._services.values()}
+        for endpoint, _ in list(self.maps.services.items()):
+            if endpoint not in opened:
+                self.maps.services.delete(endpoint)
         for service, value in self._services.values():
             self.maps.services.write(service.endpoint, value)
 
@@ -151,7 +211,8 @@ class KernelState:
         now_ns = time.monotonic_ns()
         self.maps.control.write(
             abi.ControlValue(
-                heartbeat_ns=now_ns,
+                # Nobody answers yet: the first beat says when.
+                heartbeat_ns=self.former.heartbeat_ns if self._adopted else now_ns,
                 resumed_ns=now_ns,
                 heartbeat_stale_ns=settings.heartbeat_stale_ns,
                 reinject_mark=self.reinject_mark,
@@ -162,7 +223,7 @@ class KernelState:
                 event_burst_ns=burst_ns,
                 probe_key=self.probe_key,
                 abi_version=abi.ABI_VERSION,
-                generation=1,
+                generation=self.former.generation + 1,
                 probe_port_min=settings.probe_port_min,
                 probe_port_max=settings.probe_port_max,
             )
@@ -170,18 +231,23 @@ class KernelState:
 
     def _write_backend(self, backend: Backend, service: Service) -> None:
         self._names.write_backend(backend.id, backend.name)
+        before = self.maps.backends.read(backend.id) if self._adopted else None
+        if before is None or Endpoint(before.addr, before.port) != backend.endpoint:
+            before = _NOBODY
         self._put_backend(
             backend.id,
             abi.BackendValue(
                 addr=backend.endpoint.addr,
                 port=backend.endpoint.port,
                 proto=backend.endpoint.proto,
-                flags=abi.BACKEND_SHARED if backend.endpoint in self.shared else 0,
+                # Its packets, and XDP's own choice, go on until the path is known anew.
+                flags=(abi.BACKEND_SHARED if backend.endpoint in self.shared else 0)
+                | (before.flags & abi.BACKEND_UP),
                 service=service.id,
-                ifindex=0,
-                probe_addr=0,
-                dmac=_NO_MAC,
-                smac=_NO_MAC,
+                ifindex=before.ifindex,
+                probe_addr=before.probe_addr,
+                dmac=before.dmac,
+                smac=before.smac,
                 weight=backend.weight,
             ),
         )

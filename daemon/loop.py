@@ -21,6 +21,7 @@ from xdp_router.core.errors import AbiError
 from xdp_router.core.events import Event, ProbeSent
 
 from .executor import Executor
+from .heartbeat import GONE_NS
 
 RECORDS_PER_WAKEUP = 64
 """About 3 ms of work at most; the rest comes with the next turn of the loop."""
@@ -42,11 +43,15 @@ class EngineLoop:
         ring: RingBuffer,
         beat: Callable[[int], None],
         heartbeat_interval_ns: int,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``is_ours``: after having stood still, whether nobody has taken the maps over."""
         self._engine = engine
         self._executor = executor
         self._ring = ring
         self._beat = beat
+        self._is_ours = is_ours
+        self._beat_ns = 0
         self._interval_s = heartbeat_interval_ns / _NS_PER_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -72,6 +77,18 @@ class EngineLoop:
             if timer is not None:
                 timer.cancel()
         self._loop = None
+
+    def _is_lost(self, now_ns: int) -> bool:
+        """Whether a successor is at work: not a beat, not a record may be taken from it."""
+        if now_ns - self._beat_ns < GONE_NS or self._is_ours():
+            return False
+        self.stop()
+        return True
+
+    def _drain(self, limit: int) -> list[bytes]:
+        # Each time: it may have been stopped anywhere.
+        lost = self._beat_ns and self._is_lost(time.monotonic_ns())
+        return [] if lost else self._ring.drain(limit)
 
     def handle(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
@@ -116,7 +133,7 @@ class EngineLoop:
         urgent: list[Command] = []
         while sent:  # first, so that the answer's round trip is known
             urgent.extend(self._commands(sent.pop(0)))
-        for record in self._ring.drain(RECORDS_BETWEEN_PROBES):
+        for record in self._drain(RECORDS_BETWEEN_PROBES):
             event = self._decoded(record)
             if event is not None:
                 urgent.extend(self._commands(event))
@@ -134,7 +151,7 @@ class EngineLoop:
         left = RECORDS_PER_WAKEUP
         # Again until it is empty: a near backend's answer is there before the last probe has
         # left, and a turn of the event loop costs more than the decision.
-        while left > 0 and (records := self._ring.drain(left)):
+        while left > 0 and (records := self._drain(left)):
             left -= len(records)
             for record in records:
                 event = self._decoded(record)
@@ -176,6 +193,10 @@ class EngineLoop:
 
     def _tick(self) -> None:
         assert self._loop is not None
+        now_ns = time.monotonic_ns()
+        if self._beat_ns and self._is_lost(now_ns):
+            return
         # First the next beat: one that fails must not be the last.
         self._heartbeat = self._loop.call_later(self._interval_s, self._tick)
-        self._beat(time.monotonic_ns())
+        self._beat_ns = now_ns
+        self._beat(now_ns)

@@ -137,6 +137,12 @@ _pins_option = click.option(
     show_default=True,
     help="Compiled program, or compile it at start; auto: the program if it was built.",
 )
+@click.option(
+    "--persist",
+    is_flag=True,
+    help="When stopped, leave the data plane at work: connections go on, the next attach takes "
+    "them over, detach ends them.",
+)
 @click.option("--replace", is_flag=True, help="Remove another XDP program from the interfaces.")
 @click.option(
     "--control",
@@ -172,6 +178,7 @@ def attach(
     mode: str,
     xdp_mode: str,
     loader: str,
+    persist: bool,
     replace: bool,
     control: Path,
     control_group: str | None,
@@ -180,7 +187,8 @@ def attach(
 ) -> None:
     """Attach to IFACE... and route until SIGTERM or Ctrl-C.
 
-    Name every interface that clients come in by or backends are reached by.
+    Name every interface that clients come in by or backends are reached by. What a daemon that
+    was killed, or stopped with --persist, has left on them is taken over, connections and all.
     """
     if config_file is not None and (services or backends):
         raise click.UsageError("--config and --service/--backend exclude each other", ctx)
@@ -201,7 +209,14 @@ def attach(
         raise click.ClickException("attaching XDP needs root: sudo xdp-routerd attach ...")
     group = group_id(control_group) if control_group else None
     options = AttachOptions(
-        interfaces, _MODES[xdp_mode], loader, replace, control, pins, control_group=group
+        interfaces,
+        _MODES[xdp_mode],
+        loader,
+        replace,
+        control,
+        pins,
+        persist=persist,
+        control_group=group,
     )
     signals = Signals()
     signals.install()
@@ -226,7 +241,8 @@ def attach(
 def detach(interfaces: tuple[str, ...], pins: Path) -> None:
     """Take a data plane off IFACE... whose daemon is gone, and remove its pins.
 
-    Flows through it end. A running daemon detaches by itself when it is stopped.
+    Flows through it end. A running daemon detaches by itself when it is stopped, unless it was
+    started with --persist.
     """
     for line in detach_interfaces(interfaces, pins):
         click.echo(line)

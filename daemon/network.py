@@ -31,13 +31,18 @@ class Network:
         state: KernelState,
         executor: Executor,
         handle: Callable[[Event], None],
+        retired: Iterable[Backend] = (),
     ) -> None:
+        """``retired``: backends that keep their flows, and that the engine does not know."""
         self._state = state
         self._executor = executor
         self._handle = handle
         self._by_addr: dict[int, list[Backend]] = {}
         for backend in backends:
             self._by_addr.setdefault(backend.endpoint.addr, []).append(backend)
+        self._retired: dict[int, list[Backend]] = {}
+        for backend in retired:
+            self._retired.setdefault(backend.endpoint.addr, []).append(backend)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._gone: set[int] = set()
         self.paths: dict[int, tuple[Path | None, str]] = {}
@@ -61,7 +66,9 @@ class Network:
         if path is not None and path.ifindex not in self._names:
             reason = f"its route leaves by interface number {path.ifindex}, which is not attached"
             path = None
-        for backend in self._by_addr[addr]:
+        for backend in self._retired.get(addr, ()):
+            self._state.set_path(backend.id, path)
+        for backend in self._by_addr.get(addr, ()):
             if self.paths.get(backend.id) == (path, reason):
                 continue
             self.paths[backend.id] = (path, reason)

@@ -47,7 +47,7 @@ class Ownership:
         if not self._plane.owns_pins():
             return NotOurs(
                 f"the pins in {self._plane.pin_dir} are gone or another daemon's: this one was "
-                "detached by somebody, as if it were gone"
+                "detached, or its data plane taken over, as if it were gone"
             )
         for link in self._links:
             if not bpf.link_info(link.fd).ifindex and _exists(link.ifindex):

@@ -191,7 +191,10 @@ class Views:
         return newest
 
     def _backend_name(self, backend: int) -> str:
-        return "" if backend == NO_BACKEND else self._backends[backend].name
+        if backend == NO_BACKEND:
+            return ""
+        known = self._backends.get(backend)
+        return known.name if known is not None else f"backend {backend}"  # a retired one
 
     def _candidates(self, decision: Decision) -> list[dict[str, Any]]:
         return [

@@ -101,7 +101,7 @@ struct service {
 	__u64 event_interval_ns;  /* one CPU's budget: one first-packet event per interval */
 	__u64 event_burst_ns;     /* credit that an idle bucket collects at most */
 	__u32 id;
-	__u32 first_backend; /* candidates: backends[first_backend .. + backend_count) */
+	__u32 first_backend; /* lowest id; an adopted service's need not be in a row */
 	__u32 backend_count;
 	__u32 fallback; /* backend id or XR_NO_BACKEND */
 	__u8 mode;      /* enum xr_mode */

@@ -272,6 +272,33 @@ def test_a_beat_that_fails_is_not_the_last() -> None:
         asyncio.run(main())
 
 
+def test_a_daemon_that_stood_still_asks_first_whether_it_is_still_at_work() -> None:
+    """A successor has the maps: no beat, no record is taken from it, and it stops."""
+    beats: list[int] = []
+    ours = True
+
+    async def main() -> None:
+        nonlocal ours
+        engine = Engine(router.config.services, EngineSettings(), lambda *_: 0, build_table)
+        records = _Records()
+        nobody = cast(Executor, type("Silent", (), {"execute": lambda *_: None})())
+        ring = cast(RingBuffer, records)
+        loop = EngineLoop(engine, nobody, ring, beats.append, MS, lambda: ours)
+        loop.start()
+        await until(lambda: len(beats) > 2)
+        ours = False
+        await until(lambda: len(beats) > 6)  # it is not asked while it beats
+        time.sleep(1.1)  # noqa: ASYNC251 - it is to stand still
+        before = len(beats)
+        await asyncio.sleep(0.05)
+        assert len(beats) == before
+        loop.stop()
+        records.close()
+
+    with small_router() as router:
+        asyncio.run(main())
+
+
 def test_a_near_answer_is_acted_on_before_the_probes_that_are_left() -> None:
     """The held frame leaves between two probes when the answer is there already."""
     done: list[object] = []

@@ -92,6 +92,18 @@ def test_listener_in_the_range_is_warned_about() -> None:
 
 
 @in_fresh_netns
+def test_ports_of_a_predecessor_are_given_back_with_ones_own() -> None:
+    """Only those that are still reserved count."""
+    Sysctls().set(RESERVED, "50,40000-40005")
+    sysctls = Sysctls()
+    assert sysctls.adopt_ports(range(40003, 40011)) == {40003, 40004, 40005}
+    sysctls.reserve_ports(40004, 40010)
+    assert sysctl.read(RESERVED) == "50,40000-40010"
+    sysctls.restore()
+    assert sysctl.read(RESERVED) == "50,40000-40002"
+
+
+@in_fresh_netns
 def test_unknown_sysctl_is_named() -> None:
     """Errors name the sysctl."""
     with pytest.raises(SysctlError, match=r"net\.ipv4\.no_such_thing"):

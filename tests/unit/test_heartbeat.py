@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from xdp_router.daemon.heartbeat import PAUSES_KEPT, Heartbeat
+from xdp_router.daemon.heartbeat import GONE_NS, PAUSES_KEPT, Heartbeat
 
 MS = 1_000_000
 STALE = 100 * MS
@@ -78,3 +78,24 @@ def test_old_pauses_are_forgotten() -> None:
     pauses = heartbeat.pauses(T0 + 2 * STALE * (2 * PAUSES_KEPT - 1))
     assert len(pauses) == PAUSES_KEPT
     assert T0 not in pauses
+
+
+def test_a_predecessors_last_beat_begins_a_pause() -> None:
+    """Flows that were used while there was no daemon are marked with it, however short it was."""
+    written = Written()
+    heartbeat = Heartbeat(written, STALE, former_ns=T0)
+    assert heartbeat.pauses(T0 + 2 * STALE) == {T0: T0 + 2 * STALE}
+    heartbeat.beat(T0 + MS)
+    assert written.all == [(T0 + MS, T0 + MS)]
+    assert heartbeat.pauses(T0 + 2 * MS) == {T0: T0 + MS}
+
+
+def test_the_last_beat_is_stale_at_once() -> None:
+    """XDP decides by itself from then on, and a successor need not wait; without one: nothing."""
+    written = Written()
+    heartbeat = Heartbeat(written, STALE)
+    heartbeat.last(T0)
+    assert written.all == []
+    heartbeat.beat(T0)
+    heartbeat.last(T0 + MS)
+    assert written.all[1:] == [(T0 + MS - GONE_NS - 1, T0)]

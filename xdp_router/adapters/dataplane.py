@@ -35,16 +35,19 @@ from .pins import ASIDE, CONTROL_PIN, LINK_PREFIX, PROG_PREFIX, PinError, instan
 from .pins import DEFAULT_ROOT as DEFAULT_ROOT
 from .pins import InstanceRef as InstanceRef
 from .pins import NoBpfFs as NoBpfFs
+from .pins import exchange as exchange
 from .pins import find_instances as find_instances
 from .pins import identity as identity
 from .pins import instance_dir as instance_dir
 from .pins import instance_of as instance_of
 from .pins import link_pin as link_pin
 from .pins import pinned_links as pinned_links
+from .pins import remove_abandoned as remove_abandoned
 from .pins import remove_pins as remove_pins
 from .pins import require_bpffs as require_bpffs
 
 _ALIVE_NS = 1_000_000_000  # 100 missed heartbeats; a loaded machine is late, not that late
+_LOOK_S = 0.02
 
 
 class InstanceExists(XdpRouterError):
@@ -106,11 +109,56 @@ class DataPlane:
             plane = cls({}, {}, None, loader.name)
             with contextlib.ExitStack() as undo_plane:
                 undo_plane.callback(plane.close)
-                plane._load(program, sizes)
+                plane._load(program, sizes, {})
                 if pin_dir is not None:
                     plane._pin(pin_dir)
                 undo_plane.pop_all()
             return plane
+
+    @classmethod
+    def succeed(cls, loader: Loader, former: DataPlane) -> DataPlane:
+        """Load the programs over the maps of ``former``, except those that are a program's own.
+
+        Nothing runs them yet, and nothing is pinned: see ``take_over``. Raises as ``create``.
+        """
+        with contextlib.ExitStack() as undo:
+            program = loader.open()
+            undo.callback(program.close)
+            plane = cls({}, {}, None, loader.name)
+            with contextlib.ExitStack() as undo_plane:
+                undo_plane.callback(plane.close)
+                plane._load(program, None, former.maps)
+                undo_plane.pop_all()
+            return plane
+
+    def take_over(self, former: DataPlane, links: Mapping[str, int]) -> None:
+        """Let the attachments run this program, and put our pins in the place of the former's.
+
+        ``links``: fds of the attachments, by interface. No packet is without a program; whatever
+        instant this is cut short at, pins and attachments can be adopted or detached. Raises
+        BpfError or PinError; the former's program runs again then.
+        """
+        assert former.pin_dir is not None
+        where, entry = former.pin_dir, former.programs.get(ENTRY_PROGRAM)
+        aside = self._pin_aside(where.parent, links)
+        try:
+            with contextlib.ExitStack() as undo:
+                for link in links.values():
+                    bpf.link_update(link, self.entry)
+                    if entry is not None:
+                        undo.callback(bpf.link_update, link, entry)
+                exchange(aside, where)
+                undo.pop_all()
+        except OSError:  # a BpfError, too
+            remove_pins(aside)
+            raise
+        except XdpRouterError:
+            remove_pins(aside)
+            raise
+        self.pin_dir, former.pin_dir = where, None
+        # Only now: a former program that ran until here has its slow paths by these pins.
+        remove_pins(aside)
+        remove_abandoned(where.parent, instance_interfaces(where))
 
     @classmethod
     def open(cls, pin_dir: Path) -> DataPlane:
@@ -157,17 +205,21 @@ class DataPlane:
             for fd in (*self.maps.values(), *self.programs.values()):
                 os.close(fd)
 
-    def _load(self, program: Program, sizes: Sizes) -> None:
+    def _load(self, program: Program, sizes: Sizes | None, given: Mapping[str, int]) -> None:
         declared = program.maps
         check_declared(declared)
         for spec in MAP_SPECS:
+            if spec.name in given and not spec.private:
+                self.maps[spec.name] = os.dup(given[spec.name])
+                continue
             value_size = spec.value_size
             if value_size is None:
                 if spec.name not in declared:
                     continue  # the program has no use for it
                 value_size = declared[spec.name].value_size
+            entries = spec.entries(sizes or Sizes())
             self.maps[spec.name] = bpf.map_create(
-                spec.type, spec.name, spec.key_size, value_size, spec.entries(sizes), spec.flags
+                spec.type, spec.name, spec.key_size, value_size, entries, spec.flags
             )
         self.programs.update(program.load(self.maps))
         missing = [name for name in (ENTRY_PROGRAM, *STAGE_PROGRAMS) if name not in self.programs]
@@ -180,18 +232,16 @@ class DataPlane:
             stages.write(_u32(index), _u32(self.programs[name]))
 
     def _pin(self, pin_dir: Path) -> None:
-        aside = pin_dir.parent / f"{ASIDE}{os.getpid()}-{time.monotonic_ns()}"
+        aside = None
         try:
             pin_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_abandoned(pin_dir.parent)
-            aside.mkdir(mode=0o700)
-            for name, fd in self._pins():
-                bpf.pin(fd, str(aside / name))
-            self._identity = identity(aside)
+            remove_abandoned(pin_dir.parent, instance_interfaces(pin_dir))
+            aside = self._pin_aside(pin_dir.parent, {})
             # rename(2) would replace an empty directory only, and ours are never empty.
             aside.rename(pin_dir)
         except OSError as cause:  # a BpfError, too
-            remove_pins(aside)
+            if aside is not None:
+                remove_pins(aside)
             if pin_dir.exists():
                 raise InstanceExists(f"{pin_dir} was made by another daemon meanwhile") from cause
             if isinstance(cause, XdpRouterError):
@@ -201,6 +251,21 @@ class DataPlane:
                 "make the directory writable, or choose another with --pins"
             ) from cause
         self.pin_dir = pin_dir
+
+    def _pin_aside(self, folder: Path, links: Mapping[str, int]) -> Path:
+        """All pins in a directory of their own, to be moved into place."""
+        aside = folder / f"{ASIDE}{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            aside.mkdir(mode=0o700)
+            for name, fd in self._pins():
+                bpf.pin(fd, str(aside / name))
+            for interface, fd in links.items():
+                bpf.pin(fd, str(link_pin(aside, interface)))
+        except BaseException:
+            remove_pins(aside)
+            raise
+        self._identity = identity(aside)
+        return aside
 
     def _pins(self) -> Iterator[tuple[str, int]]:
         yield from self.maps.items()
@@ -214,15 +279,29 @@ def daemon_alive(pin_dir: Path) -> bool:
     Without the pin of its heartbeat it has none: a shutdown was cut short. Raises BpfError when
     the heartbeat cannot be read.
     """
+    beat_ns = _heartbeat_ns(pin_dir)
+    return bool(beat_ns) and time.monotonic_ns() - beat_ns < _ALIVE_NS
+
+
+def daemon_stays(pin_dir: Path) -> bool:
+    """The same, by whether the next sign of life comes: waits for it for a second at most."""
+    beat_ns = _heartbeat_ns(pin_dir)
+    while beat_ns and time.monotonic_ns() - beat_ns < _ALIVE_NS:
+        time.sleep(_LOOK_S)
+        if _heartbeat_ns(pin_dir) > beat_ns:
+            return True
+    return False
+
+
+def _heartbeat_ns(pin_dir: Path) -> int:
     if not (pin_dir / CONTROL_PIN).exists():
-        return False
+        return 0
     fd = bpf.open_pinned(str(pin_dir / CONTROL_PIN))
     try:
         raw = bpf.BpfMap(fd).read(_u32(0))
     finally:
         os.close(fd)
-    beat_ns = abi.unpack_control(raw).heartbeat_ns if raw else 0
-    return bool(beat_ns) and time.monotonic_ns() - beat_ns < _ALIVE_NS
+    return abi.unpack_control(raw).heartbeat_ns if raw else 0
 
 
 def require_free(root: Path, interfaces: Sequence[str]) -> None:
@@ -232,26 +311,22 @@ def require_free(root: Path, interfaces: Sequence[str]) -> None:
     """
     for interface in interfaces:
         taken = instance_of(root, interface)
-        if taken is None:
-            continue
-        if daemon_alive(taken.path):
-            state = "a running daemon"
-            mend = "stop that daemon first"
-        else:
-            state = "a daemon that is gone"
-            mend = f"xdp-routerd detach {' '.join(taken.interfaces)}"
-        raise InstanceExists(
-            f"{interface} already has a data plane of {state} ({taken.path}): {mend}"
+        if taken is not None:
+            raise occupied(interface, taken, alive=daemon_alive(taken.path))
+
+
+def occupied(interface: str, taken: InstanceRef, *, alive: bool) -> InstanceExists:
+    """The refusal: an interface has a data plane already."""
+    names = " ".join(taken.interfaces)
+    if alive:
+        state, mend = "a running daemon", "stop that daemon first"
+    else:
+        state = "a daemon that is gone"
+        mend = (
+            f"attach {names}, all of them and no other, to take it over, or xdp-routerd detach "
+            f"{names}, which ends its connections"
         )
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Directories that a process left half-made when it died."""
-    for name in os.listdir(folder):
-        if name.startswith(ASIDE):
-            pid = name.removeprefix(ASIDE).split("-")[0]
-            if not Path(f"/proc/{pid}").exists():
-                remove_pins(folder / name)
+    return InstanceExists(f"{interface} already has a data plane of {state} ({taken.path}): {mend}")
 
 
 def _u32(value: int) -> bytes:

@@ -7,6 +7,8 @@ when there is no daemon to ask.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .bpf_syscall import BpfMap
 
 NAME_BYTES = 64
@@ -42,6 +44,13 @@ class Names:
             else:
                 services[number] = name
         return services, backends
+
+    def keep_only(self, services: Collection[int], backends: Collection[int]) -> None:
+        """Forget all other names. Raises BpfError."""
+        wanted = {_SERVICE | each for each in services} | {_BACKEND | each for each in backends}
+        for key in list(self._map.each_key()):
+            if int.from_bytes(key, "big") not in wanted:
+                self._map.delete(key)
 
     def _write(self, number: int, name: str) -> None:
         raw = name.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")

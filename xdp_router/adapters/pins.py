@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes as ct
 import errno
 import os
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ ASIDE = ":new-"
 # bpffs takes no dots in names, and '+' separates names.
 _ESCAPES = (("+", ":p"), (".", ":d"))
 _NAME_MAX = 255
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 class PinError(XdpRouterError):
@@ -144,6 +146,47 @@ def require_bpffs(root: Path) -> None:
         f"{root} is not on a BPF file system, so nothing can be pinned there: "
         f"mkdir -p {at} && mount -t bpf bpf {at}"
     )
+
+
+def other_version(root: Path, interfaces: Sequence[str]) -> Path | None:
+    """Where another ABI version has pinned a data plane for one of the interfaces, if it has."""
+    wanted = set(interfaces)
+    for folder in sorted(root.glob("v*")):
+        version = folder.name.removeprefix("v")
+        if not version.isdigit() or int(version) == abi.ABI_VERSION or not folder.is_dir():
+            continue
+        for place in sorted(folder.iterdir()):
+            if not place.name.startswith(ASIDE) and wanted.intersection(instance_interfaces(place)):
+                return place
+    return None
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Let two directories change places, in one step. Raises PinError."""
+    libc = ct.CDLL(None, use_errno=True)
+    names = os.fsencode(first), os.fsencode(second)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        code = ct.get_errno()
+        raise PinError(
+            f"{second}: cannot be exchanged for its successor: {os.strerror(code)}: "
+            "xdp-routerd detach it, and attach again"
+        )
+
+
+def remove_abandoned(folder: Path, interfaces: Sequence[str]) -> None:
+    """Remove directories that a process left half-made when it died. Raises PinError.
+
+    One with attachments was to take over a data plane, whose programs may have parts in there:
+    it goes only when that data plane's ``interfaces`` are named.
+    """
+    if not folder.is_dir():
+        return
+    for name in os.listdir(folder):
+        if not name.startswith(ASIDE):
+            continue
+        pid = name.removeprefix(ASIDE).split("-")[0]
+        if not Path(f"/proc/{pid}").exists() and set(pinned_links(folder / name)) <= {*interfaces}:
+            remove_pins(folder / name)
 
 
 def identity(directory: Path) -> tuple[int, int] | None:

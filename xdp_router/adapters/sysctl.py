@@ -139,6 +139,15 @@ class Sysctls:
             for port in listening_ports(first, last)
         ]
 
+    def adopt_ports(self, ports: Iterable[int]) -> frozenset[int]:
+        """Count ports that a predecessor has reserved as ours; gives those that still are.
+
+        Raises SysctlError.
+        """
+        still = frozenset(ports) & parse_ports(read(RESERVED_PORTS))
+        self._reserved |= still
+        return still
+
     def restore(self) -> None:
         """Put everything back; of the reserved ports only those that were added.
 

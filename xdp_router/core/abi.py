@@ -82,6 +82,8 @@ _PENDING = Struct("=4Q4I12s6s6s3IH4BxxI")
 _FLOW = Struct("=3Q3I4B12sHHII6s6s6sBBIQQ5I4x")
 _PENDING_AGING = Struct("=8xQ80x")
 _FLOW_AGING = Struct("=Q28xBBxB88x")
+_PENDING_BACKEND = Struct("=36xI56x")
+_FLOW_BACKEND = Struct("=56xI68x")
 _EVENT = Struct("=Q16s4IH4BHIIQ")
 _TOKENS = Struct("=QQ")
 _INTERFACE = Struct("=6s6sI")
@@ -404,6 +406,16 @@ def iter_flow_aging(values: Buffer) -> Iterator[tuple[int, int, int, int]]:
     For aging, which looks at each entry of a large table and needs no more than this.
     """
     return _FLOW_AGING.iter_unpack(values)
+
+
+def flow_backends(values: Buffer) -> set[int]:
+    """Ids of the backends that many ``flow_table`` values in a row name."""
+    return {backend for (backend,) in _FLOW_BACKEND.iter_unpack(values)}
+
+
+def pending_backends(values: Buffer) -> set[int]:
+    """The same of ``pending_flows`` values; NO_BACKEND is among them."""
+    return {backend for (backend,) in _PENDING_BACKEND.iter_unpack(values)}
 
 
 # --- events -----------------------------------------------------------------------------
