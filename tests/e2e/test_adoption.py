@@ -8,44 +8,26 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.clients import connect, digest, random_bytes, receive, who, who_answers
-from tests.support.netns import running_lab, wait_for
-from tests.support.router import Router, calm_config, router_in
+from tests.support.netns import wait_for
+from tests.support.router import Router, calm_config
+from tests.support.stopped_router import SPEC, reserved_ports
 from xdp_router.adapters import bpf_syscall as bpf
-from xdp_router.adapters import sysctl
 from xdp_router.adapters.dataplane import find_instances
 from xdp_router.adapters.pins import pinned_links
-from xdp_router.lab import BackendSpec, LabSpec
 
-pytest_plugins = ("tests.support.netns",)
+pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 
-SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
 NAMES = ("b1", "b2")
 SPEC_INTERFACES = ("client0", "be1", "be2")
 STALE = 'heartbeat_stale = "300ms"'
 ROUNDS = 10
 CHUNK = 50_000
 LOSSES = ("no_path", "tail_call_missed", "orphan_reset", "orphan_dropped", "refused_no_backend")
-
-
-@pytest.fixture(scope="module")
-def place(private_mounts: Path) -> Iterator[Router]:
-    """A lab with a router that is not started."""
-    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
-        yield router
-
-
-@pytest.fixture
-def router(place: Router) -> Iterator[Router]:
-    """A router that this test starts, and may end as it likes."""
-    yield place
-    place.close()
-    assert not place.left_behind()
 
 
 def link_ids(router: Router) -> dict[str, tuple[int, int]]:
@@ -189,7 +171,7 @@ def test_ten_successors_and_no_connection_notices(router: Router) -> None:
 
 def test_persist_leaves_everything_and_detach_takes_it(router: Router) -> None:
     """SIGTERM with --persist: exit code 0, ports stay reserved, XDP decides at once by itself."""
-    reserved = router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS))
+    reserved = reserved_ports(router)
     router.start(calm_config(SPEC, 'heartbeat_stale = "30s"', fallback="b2"), "--persist")
     assert router.stop() == 0
     assert not router.control.exists()
@@ -200,13 +182,13 @@ def test_persist_leaves_everything_and_detach_takes_it(router: Router) -> None:
     done = router.routerd("detach", "client0")
     assert done.returncode == 0, done.stderr
     assert not router.left_behind()
-    assert router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS)) == reserved
+    assert reserved_ports(router) == reserved
 
 
 @pytest.mark.parametrize("mode", ["native", "generic"])
 def test_without_persist_the_successor_takes_all_away(router: Router, mode: str) -> None:
     """An adopted data plane is detached, and reserved ports are given back, as one's own."""
-    reserved = router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS))
+    reserved = reserved_ports(router)
     router.start(None, "--xdp-mode", mode)
     with connect(router) as peer:
         who(peer)
@@ -218,7 +200,7 @@ def test_without_persist_the_successor_takes_all_away(router: Router, mode: str)
         assert who_answers(router) in NAMES
     assert router.stop() == 0
     assert not router.left_behind()
-    assert router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS)) == reserved
+    assert reserved_ports(router) == reserved
 
 
 def test_a_backend_that_is_configured_no_more_keeps_its_flows(router: Router) -> None:

@@ -8,44 +8,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.clients import connect, digest, random_bytes, receive, who, who_answers
-from tests.support.netns import running_lab, wait_for
-from tests.support.router import Router, calm_config, heartbeat_stale, router_in
+from tests.support.netns import wait_for
+from tests.support.router import Router, calm_config, heartbeat_stale
+from tests.support.stopped_router import SPEC, reserved_ports
 from xdp_router.adapters import sysctl
-from xdp_router.lab import BackendSpec, LabSpec
 
-pytest_plugins = ("tests.support.netns",)
+pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 
-SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 STALE = 'heartbeat_stale = "300ms"'
 SPEC_INTERFACES = ("client0", "be1", "be2")
 FORTY_MB = 40_000_000
-
-
-@pytest.fixture(scope="module")
-def place(private_mounts: Path) -> Iterator[Router]:
-    """A lab with a router that is not started."""
-    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
-        yield router
-
-
-@pytest.fixture
-def router(place: Router) -> Iterator[Router]:
-    """A router that this test starts, and may end as it likes."""
-    yield place
-    place.close()
-    assert not place.left_behind()
-
-
-def reserved_ports(router: Router) -> str:
-    """The sysctl in the router's namespace."""
-    return router.lab.router.run(lambda: sysctl.read(RESERVED))
 
 
 def assert_service_is_nobodys(router: Router) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,34 +12,12 @@ import pytest
 from tests.support.clients import who_answers
 from tests.support.netns import running_lab, wait_for
 from tests.support.router import Router, calm_config, router_in
-from xdp_router.adapters import sysctl
+from tests.support.stopped_router import SPEC, reserved_ports
 from xdp_router.adapters.dataplane import find_instances
-from xdp_router.lab import BackendSpec, LabSpec
 
-pytest_plugins = ("tests.support.netns",)
+pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 
-SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
 NAMES = ("b1", "b2")
-
-
-@pytest.fixture(scope="module")
-def place(private_mounts: Path) -> Iterator[Router]:
-    """A lab with a router that is not started."""
-    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
-        yield router
-
-
-@pytest.fixture
-def router(place: Router) -> Iterator[Router]:
-    """A router that this test starts, and may end as it likes."""
-    yield place
-    place.close()
-    assert not place.left_behind()
-
-
-def reserved_ports(router: Router) -> str:
-    """The sysctl in the router's namespace."""
-    return router.lab.router.run(lambda: sysctl.read(sysctl.RESERVED_PORTS))
 
 
 def pins(router: Router) -> set[str]:
