@@ -81,7 +81,8 @@ class KernelState:
         settings = self._config.settings
         now_ns = time.monotonic_ns()
         running = dict(self.maps.services.items()) if self._adopted else {}
-        self.maps.tokens.fill(0, 0, now_ns - _NS_PER_S)
+        self.maps.tokens.fill(abi.TOKENS_EVENTS, 0, now_ns - _NS_PER_S)
+        self.maps.tokens.fill(abi.TOKENS_ICMP, 0, now_ns - _NS_PER_S)
         indexed: set[Endpoint] = set()
         for service in self._config.services:
             interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
@@ -106,7 +107,7 @@ class KernelState:
                     hash_active=running[service.endpoint].hash_active,
                 )
             self._services[service.id] = (service, value)
-            self.maps.tokens.fill(1 + service.id, 0, now_ns - _NS_PER_S)
+            self.maps.tokens.fill(abi.TOKENS_SERVICE + service.id, 0, now_ns - _NS_PER_S)
             self._names.write_service(service.id, service.name)
             for backend in service.backends:
                 self._write_backend(backend, service)

@@ -15,7 +15,7 @@
 #ifndef XR_ABI_H
 #define XR_ABI_H
 
-#define XR_ABI_VERSION 1
+#define XR_ABI_VERSION 2
 
 #define XR_NO_BACKEND 0xffffffffU /* no such backend: an unset fallback, a refused flow */
 #define XR_HASH_SLOTS 1021        /* Maglev table size of one service, a prime */
@@ -88,6 +88,8 @@ enum xr_reason {
 	XR_REASON_ORPHAN = 11,        /* XDP: mid-stream segment hashed to a backend */
 	XR_REASON_TUPLE_TAKEN = 12,   /* winner's reply tuple belongs to another flow: next one */
 	XR_REASON_OVERLOAD = 13,      /* daemon: too many open decisions */
+	XR_REASON_TABLE_FULL = 14,    /* XDP: flow_table has no room */
+	XR_REASON_BACKLOG = 15,       /* XDP: too much waits in the ring to be answered in time */
 };
 
 enum xr_orphans {
@@ -116,6 +118,7 @@ XR_ASSERT_SIZE(service, 56);
 #define XR_BACKEND_UP 0x01       /* may be chosen; neighbour and route are resolved */
 #define XR_BACKEND_DRAINING 0x02 /* keeps its flows, gets no new ones */
 #define XR_BACKEND_SHARED 0x04   /* another service has the same address and port */
+#define XR_BACKEND_KERNEL 0x08   /* its packets are handed to the kernel, which forwards them */
 
 struct backend {
 	__be32 addr;
@@ -149,6 +152,7 @@ XR_ASSERT_SIZE(hash_table, 4088);
 #define XR_PENDING_SYNACK 0x01  /* REPLY: isn is valid */
 #define XR_PENDING_REFUSED 0x02 /* FORWARD: answer with RST */
 #define XR_PENDING_CLOSED 0x04  /* FORWARD: RST seen before the handshake was complete */
+#define XR_PENDING_PROVEN 0x08  /* handshake complete, but flow_table had no room */
 
 /*
  * A flow between its first packet and its verified ACK: up to three entries, one a
@@ -196,8 +200,9 @@ enum xr_direction {
 };
 
 /* flow_entry.flags */
-#define XR_FLOW_FIN 0x01 /* this side's FIN was seen inside the window */
-#define XR_FLOW_RST 0x02 /* likewise its RST */
+#define XR_FLOW_FIN 0x01    /* this side's FIN was seen inside the window */
+#define XR_FLOW_RST 0x02    /* likewise its RST */
+#define XR_FLOW_KERNEL 0x04 /* REPLY: handed to the kernel: its egress takes no XDP frames */
 
 /* One direction of an established flow. The first 64 bytes are what a packet touches. */
 struct flow_entry {
@@ -282,23 +287,55 @@ struct event_large {
 };
 XR_ASSERT_SIZE(event_large, XR_RECORD_LARGE);
 
-/* tokens[0]: all services; tokens[1 + service id]: that service. Per CPU. */
+/* tokens[]: per-CPU budgets. */
+#define XR_TOKENS_EVENTS 0  /* first-packet events of all services */
+#define XR_TOKENS_ICMP 1    /* ICMP errors that XDP sends */
+#define XR_TOKENS_SERVICE 2 /* + service id: events of that service */
+
 struct token_bucket {
 	__u64 credit_ns;
 	__u64 last_ns;
+	__u64 asked; /* how often a token was wanted here, granted or not */
 };
-XR_ASSERT_SIZE(token_bucket, 16);
+XR_ASSERT_SIZE(token_bucket, 24);
+
+/* prefix_tokens: the event budget of one source prefix, shared by all CPUs. */
+struct prefix_key {
+	__be32 addr; /* /24 */
+};
+XR_ASSERT_SIZE(prefix_key, 4);
+
+/*
+ * event_shares[cpu]: the daemon re-sets each second what part of the event budgets a CPU
+ * has, by where SYNs arrive. An interval is multiplied by scale / XR_SHARE_ONE.
+ */
+#define XR_SHARE_ONE 256
+struct event_share {
+	__u32 scale;
+};
+XR_ASSERT_SIZE(event_share, 4);
+
+/* pressure[0]: what XDP noticed about the tables; XDP alone writes it. */
+struct pressure {
+	__u64 table_full_ns; /* a proven flow last found no room in flow_table */
+};
+XR_ASSERT_SIZE(pressure, 8);
 
 /* interface.flags */
 #define XR_IF_BOUNCE_REDIRECT 0x01 /* answer by bpf_redirect(ingress), not XDP_TX */
 #define XR_IF_VIRTUAL_MAC 0x02     /* virtual_mac counts as ours */
+#define XR_IF_HANDOFF_FORWARD 0x04 /* the kernel forwards what comes in here for a backend */
+#define XR_IF_HANDOFF_REPLY 0x08   /* and what comes in here with a service's address */
+#define XR_IF_NO_XMIT 0x10         /* takes no XDP frames: nothing can be redirected to it */
 
 struct interface {
 	__u8 mac[6];
 	__u8 virtual_mac[6];
 	__u32 flags;
+	__be32 addr; /* source of ICMP errors that are sent there; 0: it has none */
+	__u32 mtu;
 };
-XR_ASSERT_SIZE(interface, 16);
+XR_ASSERT_SIZE(interface, 24);
 
 /* control[0] */
 struct control {
@@ -311,14 +348,20 @@ struct control {
 	__u64 orphan_window_ns;   /* stateless_until is set this far ahead */
 	__u64 event_interval_ns;  /* one CPU's budget over all services */
 	__u64 event_burst_ns;
+	__u64 prefix_interval_ns; /* one source prefix's budget of events */
+	__u64 prefix_burst_ns;
+	__u64 icmp_interval_ns; /* one CPU's budget of ICMP errors that XDP sends */
+	__u64 icmp_burst_ns;
 	__u32 probe_key[2]; /* HalfSipHash key of probe sequence numbers */
 	__u32 abi_version;
 	__u32 generation;
+	__u32 min_mtu;   /* smallest of the attached interfaces; longer packets are looked at */
+	__u32 ring_deep; /* bytes that wait in the ring from which on XDP decides by itself */
 	__u16 probe_port_min; /* host byte order, inclusive */
 	__u16 probe_port_max;
 	__u32 pad;
 };
-XR_ASSERT_SIZE(control, 96);
+XR_ASSERT_SIZE(control, 136);
 
 /*
  * data_meta of a frame that the daemon runs through the program (BPF_PROG_TEST_RUN).
@@ -375,7 +418,21 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 	X(fragment_dropped) /* first fragment of service traffic */                                \
 	X(no_path)          /* backend has no resolved route or neighbour */                       \
 	X(tail_call_missed)                                                                        \
-	X(event_lost) /* probe reply or state change: ring full */
+	X(event_lost) /* probe reply or state change: ring full */                                 \
+	X(budget_prefix)                                                                           \
+	X(ring_deep)          /* the daemon is behind: decided by XDP */                           \
+	X(table_full)         /* first packet while flow_table is full: hashed */                  \
+	X(promoted_late)      /* a proven flow found room at last */                               \
+	X(flow_restarted)     /* the backend took a new connection on a live flow's ports */       \
+	X(reply_tuple_freed)  /* taken over from another service's flow that is over */            \
+	X(client_is_backend)  /* candidate passed over: it is the client itself */                 \
+	X(handed_to_kernel)   /* rewritten, and left to the kernel to forward */                   \
+	X(icmp_time_exceeded) /* sent */                                                           \
+	X(icmp_too_big)       /* fragmentation needed, sent */                                     \
+	X(icmp_over_budget)   /* not sent */                                                       \
+	X(icmp_no_source)     /* not sent: the interface has no address */                         \
+	X(too_big_dropped)    /* too long for the egress, may be fragmented, no hand-off */        \
+	X(icmp_translated)    /* error about a flow, delivered to its other side */
 
 enum xr_counter {
 #define XR_COUNTER_ENUM(name) XR_COUNT_##name,
@@ -386,14 +443,16 @@ enum xr_counter {
 
 /* stages[]: slow paths, each a program of its own with a stack of its own. */
 enum xr_stage {
-	XR_STAGE_SYN = 0,       /* SYN of a service: hold, retransmit, decide */
-	XR_STAGE_SYN_BOUND = 1, /* SYN on an established flow */
-	XR_STAGE_DECIDE = 2,    /* XDP walks the degrade chain */
-	XR_STAGE_SEGMENT = 3,   /* other segment of a service without an established flow */
-	XR_STAGE_REPLY = 4,     /* backend to client while the flow is pending */
-	XR_STAGE_PROBE = 5,     /* answer to a probe */
-	XR_STAGE_ICMP = 6,      /* ICMP error that embeds a probe */
-	XR_STAGE_MAX = 7,
+	XR_STAGE_SYN = 0,        /* SYN of a service: hold, retransmit, decide */
+	XR_STAGE_SYN_BOUND = 1,  /* SYN on an established flow */
+	XR_STAGE_DECIDE = 2,     /* XDP walks the degrade chain */
+	XR_STAGE_SEGMENT = 3,    /* other segment of a service without an established flow */
+	XR_STAGE_REPLY = 4,      /* backend to client while the flow is pending */
+	XR_STAGE_PROBE = 5,      /* answer to a probe */
+	XR_STAGE_ICMP = 6,       /* ICMP error that embeds a probe or a packet of a flow */
+	XR_STAGE_ICMP_ERROR = 7, /* answers a packet by an ICMP error */
+	XR_STAGE_LONG = 8,       /* longer than the smallest MTU */
+	XR_STAGE_MAX = 9,
 };
 
 #endif

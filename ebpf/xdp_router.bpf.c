@@ -441,3 +441,13 @@ XR_SEC int stage_icmp(struct xdp_md *ctx)
 	probe_reply_submit(ctx, &p, XR_PROBE_UNREACHABLE, seq);
 	return pass(XR_COUNT_probe_unreachable);
 }
+
+XR_SEC int stage_icmp_error(struct xdp_md *ctx)
+{
+	return XDP_DROP;
+}
+
+XR_SEC int stage_long(struct xdp_md *ctx)
+{
+	return XDP_DROP;
+}

@@ -24,9 +24,18 @@ struct decide_state {
 	__u8 pad[6];
 };
 
+/* What stage_icmp_error is to answer; written by the stage that calls it. */
+struct icmp_error_state {
+	__u8 type;
+	__u8 code;
+	__u16 mtu; /* of the next hop, RFC 1191 */
+	__u32 pad;
+};
+
 /* Values too large for the stack are built here; one program runs at a time on a CPU. */
 struct scratch {
 	struct decide_state decide;
+	struct icmp_error_state icmp_error;
 	struct pending_flow pending;
 	struct flow_entry entry;
 };
@@ -42,6 +51,9 @@ BPF_TABLE("array", u32, struct hash_table, hash_tables, 1);
 BPF_TABLE("lru_hash", struct flow_key, struct pending_flow, pending_flows, 1);
 BPF_TABLE("hash", struct flow_key, struct flow_entry, flow_table, 1);
 BPF_TABLE("percpu_array", u32, struct token_bucket, tokens, 1);
+BPF_TABLE("lru_hash", struct prefix_key, struct token_bucket, prefix_tokens, 1);
+BPF_TABLE("array", u32, struct event_share, event_shares, 1);
+BPF_TABLE("array", u32, struct pressure, pressure, 1);
 BPF_TABLE("percpu_array", u32, u64, counters, 1);
 BPF_TABLE("array", u32, struct control, control, 1);
 BPF_TABLE("hash", u32, struct interface, interfaces, 1);
@@ -102,6 +114,28 @@ static __always_inline void flow_table_delete(struct flow_key *key)
 static __always_inline struct token_bucket *tokens_lookup(__u32 index)
 {
 	return tokens.lookup(&index);
+}
+
+static __always_inline struct token_bucket *prefix_tokens_lookup(struct prefix_key *key)
+{
+	return prefix_tokens.lookup(key);
+}
+
+static __always_inline int prefix_tokens_insert(struct prefix_key *key, struct token_bucket *value)
+{
+	return prefix_tokens.insert(key, value);
+}
+
+static __always_inline struct event_share *event_shares_lookup(__u32 cpu)
+{
+	return event_shares.lookup(&cpu);
+}
+
+static __always_inline struct pressure *pressure_lookup(void)
+{
+	__u32 zero = 0;
+
+	return pressure.lookup(&zero);
 }
 
 static __always_inline __u64 *counters_lookup(__u32 index)
@@ -181,6 +215,9 @@ XR_MAP(hash_tables, BPF_MAP_TYPE_ARRAY, __u32, struct hash_table);
 XR_MAP(pending_flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct pending_flow);
 XR_MAP(flow_table, BPF_MAP_TYPE_HASH, struct flow_key, struct flow_entry);
 XR_MAP(tokens, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct token_bucket);
+XR_MAP(prefix_tokens, BPF_MAP_TYPE_LRU_HASH, struct prefix_key, struct token_bucket);
+XR_MAP(event_shares, BPF_MAP_TYPE_ARRAY, __u32, struct event_share);
+XR_MAP(pressure, BPF_MAP_TYPE_ARRAY, __u32, struct pressure);
 XR_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64);
 XR_MAP(interfaces, BPF_MAP_TYPE_HASH, __u32, struct interface);
 XR_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch);
@@ -258,6 +295,28 @@ static __always_inline void flow_table_delete(struct flow_key *key)
 static __always_inline struct token_bucket *tokens_lookup(__u32 index)
 {
 	return bpf_map_lookup_elem(&tokens, &index);
+}
+
+static __always_inline struct token_bucket *prefix_tokens_lookup(struct prefix_key *key)
+{
+	return bpf_map_lookup_elem(&prefix_tokens, key);
+}
+
+static __always_inline int prefix_tokens_insert(struct prefix_key *key, struct token_bucket *value)
+{
+	return bpf_map_update_elem(&prefix_tokens, key, value, BPF_NOEXIST);
+}
+
+static __always_inline struct event_share *event_shares_lookup(__u32 cpu)
+{
+	return bpf_map_lookup_elem(&event_shares, &cpu);
+}
+
+static __always_inline struct pressure *pressure_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pressure, &zero);
 }
 
 static __always_inline __u64 *counters_lookup(__u32 index)

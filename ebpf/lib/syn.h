@@ -83,10 +83,11 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)
 		return decide_because(syn, XR_REASON_FRAME_TOO_LONG, XR_COUNT_frame_too_long);
-	if (!token_take(1 + service->id, service->event_interval_ns, service->event_burst_ns,
-			now_ns))
+	if (!token_take(XR_TOKENS_SERVICE + service->id, service->event_interval_ns,
+			service->event_burst_ns, now_ns))
 		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_service);
-	if (!token_take(0, control->event_interval_ns, control->event_burst_ns, now_ns))
+	if (!token_take(XR_TOKENS_EVENTS, control->event_interval_ns, control->event_burst_ns,
+			now_ns))
 		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_global);
 	if (!scratch)
 		return SYN_DROP;

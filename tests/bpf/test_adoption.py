@@ -202,8 +202,8 @@ def test_who_may_take_over(bpffs: Path) -> None:
     assert find_former(bpffs, ["eth1", "eth0"]) == found
     with pytest.raises(InstanceExists, match="eth1 already .* attach eth0 eth1, all of them"):
         find_former(bpffs, ["eth1"])
-    (bpffs / "v2" / "eth1+eth2").mkdir(parents=True)
-    with pytest.raises(InstanceExists, match=r"v2/eth1\+eth2: .*another version \(ABI 2"):
+    (bpffs / "v9" / "eth1+eth2").mkdir(parents=True)
+    with pytest.raises(InstanceExists, match=r"v9/eth1\+eth2: .*another version \(ABI 9"):
         find_former(bpffs, ["eth0", "eth1"])
 
 

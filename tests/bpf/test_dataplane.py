@@ -149,7 +149,7 @@ def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
     with pytest.raises(ProgramMismatch, match=r"stage_syn.*make build"):
         DataPlane.create(_Broken(), SMALL, instance_dir(bpffs, ["eth0"]))
     assert _open_fds() == before
-    assert not (bpffs / "v1").exists()
+    assert not (bpffs / f"v{abi.ABI_VERSION}").exists()
 
 
 def test_a_place_that_cannot_be_made_is_named(bpffs: Path) -> None:

@@ -41,6 +41,9 @@ SIZES = {
     "event_small": abi.RECORD_SMALL,
     "event_large": abi.RECORD_LARGE,
     "token_bucket": abi.TOKEN_BUCKET_SIZE,
+    "prefix_key": abi.PREFIX_KEY_SIZE,
+    "event_share": abi.EVENT_SHARE_SIZE,
+    "pressure": abi.PRESSURE_SIZE,
     "interface": abi.INTERFACE_SIZE,
     "control": abi.CONTROL_SIZE,
     "reinject_meta": abi.REINJECT_META_SIZE,
@@ -119,7 +122,12 @@ PACKERS: dict[str, Callable[..., bytes]] = {
     "backend_ref": lambda backend=0, service=0: abi.pack_backend_ref(backend, service),
     "pending_flow": _value_packer(abi.PendingValue, abi.pack_pending),
     "flow_entry": _value_packer(abi.FlowEntryValue, abi.pack_flow_entry),
-    "token_bucket": lambda credit_ns=0, last_ns=0: abi.pack_token_bucket(credit_ns, last_ns),
+    "token_bucket": lambda credit_ns=0, last_ns=0, asked=0: abi.pack_token_bucket(
+        credit_ns, last_ns, asked
+    ),
+    "prefix_key": lambda addr=0: abi.pack_prefix_key(addr),
+    "event_share": lambda scale=0: abi.pack_event_share(scale),
+    "pressure": lambda table_full_ns=0: abi.pack_pressure(table_full_ns),
     "interface": _value_packer(abi.InterfaceValue, abi.pack_interface),
     "control": _value_packer(abi.ControlValue, abi.pack_control),
     "reinject_meta": lambda mark=0, egress_ifindex=0: abi.pack_reinject_meta(mark, egress_ifindex),

@@ -19,6 +19,7 @@ from xdp_router.adapters.pins import (
     pinned_links,
     remove_pins,
 )
+from xdp_router.core import abi
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -28,7 +29,7 @@ def test_instances_are_found_by_interface(bpffs: Path) -> None:
     first, second = ["eth0.100", "a+b"], ["be1"]
     for interfaces in (first, second):
         instance_dir(bpffs, interfaces).mkdir(parents=True)
-    (bpffs / "v1" / ":new-1-2").mkdir()
+    (bpffs / f"v{abi.ABI_VERSION}" / ":new-1-2").mkdir()
     assert [i.interfaces for i in find_instances(bpffs)] == [("be1",), ("eth0.100", "a+b")]
     found = instance_of(bpffs, "a+b")
     assert found is not None

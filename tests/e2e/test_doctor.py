@@ -15,6 +15,7 @@ import pytest
 from tests.support.clients import who_answers
 from tests.support.netns import running_lab
 from tests.support.router import Router, calm_config, heartbeat_stale, router_in
+from xdp_router.core import abi
 from xdp_router.lab import BackendSpec, LabSpec
 
 pytest_plugins = ("tests.support.netns",)
@@ -88,7 +89,7 @@ def test_half_removed_pins(router: Router) -> None:
     """Pins that were removed in part fail, and so does an interface that lost its program."""
     router.start()
     router.stop(signal.SIGKILL)
-    (pins,) = (router.pins / "v1").iterdir()
+    (pins,) = (router.pins / f"v{abi.ABI_VERSION}").iterdir()
     (pins / "control").unlink()
     code, bad = _doctor(router)
     assert code == 1

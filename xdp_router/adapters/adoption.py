@@ -87,7 +87,9 @@ class Former:
             if value is not None and value.port:
                 backends[number] = (value.service, _endpoint(value))
         services = {endpoint: value.id for endpoint, value in maps.services.items()}
-        room = min(sizes["services"], sizes["hash_tables"] // 2, sizes["tokens"] - 1)
+        room = min(
+            sizes["services"], sizes["hash_tables"] // 2, sizes["tokens"] - abi.TOKENS_SERVICE
+        )
         backend_room = min(sizes["backends"], sizes["backend_index"], sizes["names"] - room)
         return Known(services, backends, room, backend_room)
 

@@ -213,7 +213,7 @@ class Counters:
 
 
 class Tokens:
-    """``tokens``: event budgets. Slot 0 is all services together, 1 + id is one service."""
+    """``tokens``: budgets; slots are ``abi.TOKENS_*``."""
 
     def __init__(self, fd: int) -> None:
         self._map = BpfMap(fd)

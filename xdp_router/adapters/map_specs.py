@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
 
-from .bpf_syscall import MapType
+from .bpf_syscall import MapType, possible_cpus
 from .names import NAME_BYTES
 from .notes import NOTE_BYTES, Note
 
@@ -31,6 +31,7 @@ class Sizes:
     backends: int = 1
     interfaces: int = 1
     pending: int = 65_536
+    prefixes: int = 16_384
     ring_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
@@ -117,11 +118,32 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         lambda s: s.ring_bytes,
     ),
     MapSpec(
-        "tokens",  # the first is for all services together
+        "tokens",  # abi.TOKENS_*
         MapType.PERCPU_ARRAY,
         _U32,
         abi.TOKEN_BUCKET_SIZE,
-        lambda s: 1 + _headroom(s.services),
+        lambda s: abi.TOKENS_SERVICE + _headroom(s.services),
+    ),
+    MapSpec(
+        "prefix_tokens",
+        MapType.LRU_HASH,
+        abi.PREFIX_KEY_SIZE,
+        abi.TOKEN_BUCKET_SIZE,
+        lambda s: s.prefixes,
+    ),
+    MapSpec(
+        "event_shares",
+        MapType.ARRAY,
+        _U32,
+        abi.EVENT_SHARE_SIZE,
+        lambda s: possible_cpus(),
+    ),
+    MapSpec(
+        "pressure",
+        MapType.ARRAY,
+        _U32,
+        abi.PRESSURE_SIZE,
+        lambda s: 1,
     ),
     MapSpec(
         "counters",

@@ -10,10 +10,20 @@ except ``octets`` for ``bytes``. Padding is written as zero and ignored when rea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from struct import Struct
-from typing import Any, TypeVar
 
+from .abi_events import EVENT_SIZE as EVENT_SIZE
+from .abi_events import decode_event as decode_event
+from .abi_events import pack_event as pack_event
+from .abi_events import unpack_event_header as unpack_event_header
+from .abi_keys import ENDPOINT, KEY, Buffer, read_enum, read_fields, slot_values
+from .abi_keys import flow_key_from_bytes as flow_key_from_bytes
+from .abi_keys import key_kind as key_kind
+from .abi_keys import pack_endpoint_key as pack_endpoint_key
+from .abi_keys import pack_flow_key as pack_flow_key
+from .abi_keys import pack_reply_key as pack_reply_key
+from .abi_keys import unpack_endpoint_key as unpack_endpoint_key
+from .abi_keys import without_kind as without_kind
 from .abi_values import BackendValue as BackendValue
 from .abi_values import ControlValue as ControlValue
 from .abi_values import Counter as Counter
@@ -34,21 +44,17 @@ from .address import parse_addr as parse_addr
 from .address import parse_endpoint as parse_endpoint
 from .address import parse_mac as parse_mac
 from .address import protocol_name as protocol_name
-from .errors import AbiError
-from .events import FirstPacket, FlowEstablished, ProbeReply, XdpDecided
+from .events import FirstPacket
 from .model import (
     NO_BACKEND,
     Backend,
-    Endpoint,
-    FlowKey,
     Forwarding,
     Mode,
     Orphans,
-    ProbeAnswer,
     Reason,
 )
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 STAGE_MAX = len(Stage)
 COUNTER_MAX = len(Counter)
 HASH_SLOTS = 1021
@@ -62,18 +68,26 @@ RECORD_LARGE = 1600
 BACKEND_UP = 0x01
 BACKEND_DRAINING = 0x02
 BACKEND_SHARED = 0x04
+BACKEND_KERNEL = 0x08
 PENDING_SYNACK = 0x01
 PENDING_REFUSED = 0x02
 PENDING_CLOSED = 0x04
+PENDING_PROVEN = 0x08
 FLOW_FIN = 0x01
 FLOW_RST = 0x02
+FLOW_KERNEL = 0x04
 IF_BOUNCE_REDIRECT = 0x01
 IF_VIRTUAL_MAC = 0x02
+IF_HANDOFF_FORWARD = 0x04
+IF_HANDOFF_REPLY = 0x08
+IF_NO_XMIT = 0x10
+TOKENS_EVENTS = 0
+TOKENS_ICMP = 1
+TOKENS_SERVICE = 2
+SHARE_ONE = 256
 
 # Four-tuples are big-endian in every struct; they are packed apart and put in as bytes.
 _TUPLE = Struct(">IIHH")
-_KEY = Struct(">IIHHBBxx")
-_ENDPOINT = Struct(">IHBx")
 _SERVICE = Struct("=4Q4I4B4x")
 _BACKEND = Struct("=6sBBII4s6s6sH2x")
 _BACKEND_REF = Struct("=II")
@@ -84,122 +98,54 @@ _PENDING_AGING = Struct("=8xQ80x")
 _FLOW_AGING = Struct("=Q28xBBxB88x")
 _PENDING_BACKEND = Struct("=36xI56x")
 _FLOW_BACKEND = Struct("=56xI68x")
-_EVENT = Struct("=Q16s4IH4BHIIQ")
-_TOKENS = Struct("=QQ")
-_INTERFACE = Struct("=6s6sI")
-_CONTROL = Struct("=9Q4IHH4x")
+_TOKENS = Struct("=QQQ")
+_PREFIX = Struct(">I")
+_SHARE = Struct("=I")
+_PRESSURE = Struct("=Q")
+_INTERFACE = Struct("=6s6sI4sI")
+_CONTROL = Struct("=13Q6IHH4x")
 _REINJECT = Struct("=QI4x")
 
-FLOW_KEY_SIZE = _KEY.size
-ENDPOINT_KEY_SIZE = _ENDPOINT.size
+FLOW_KEY_SIZE = KEY.size
+ENDPOINT_KEY_SIZE = ENDPOINT.size
 SERVICE_SIZE = _SERVICE.size
 BACKEND_SIZE = _BACKEND.size
 BACKEND_REF_SIZE = _BACKEND_REF.size
 HASH_TABLE_SIZE = _HASH_TABLE.size
 PENDING_FLOW_SIZE = _PENDING.size
 FLOW_ENTRY_SIZE = _FLOW.size
-EVENT_SIZE = _EVENT.size
 TOKEN_BUCKET_SIZE = _TOKENS.size
+PREFIX_KEY_SIZE = _PREFIX.size
+EVENT_SHARE_SIZE = _SHARE.size
+PRESSURE_SIZE = _PRESSURE.size
 INTERFACE_SIZE = _INTERFACE.size
 CONTROL_SIZE = _CONTROL.size
 REINJECT_META_SIZE = _REINJECT.size
 
-Buffer = bytes | bytearray | memoryview
-E = TypeVar("E", bound=IntEnum)
-
 _NO_MAC = bytes(6)
 _NO_TUPLE = bytes(12)
 _U32 = 0xFFFFFFFF
-_ETH_HEADER = 14
-# For the hot functions: member look-ups and enum calls would cost as much as the rest.
-_FIRST_PACKET, _PROBE_REPLY, _ESTABLISHED, _XDP_DECIDED = map(int, EventType)
-_MODES = tuple(Mode)
-_REASONS = tuple(Reason)
-_ANSWERS = tuple(ProbeAnswer)
-
-
-def _fields(layout: Struct, data: Buffer, what: str) -> list[Any]:
-    if len(data) != layout.size:
-        raise AbiError(f"{what}: {len(data)} bytes, expected {layout.size}")
-    return list(layout.unpack_from(data))
-
-
-def _values(value: object) -> list[Any]:
-    # Slots are in the order of the header's fields.
-    return [getattr(value, name) for name in type(value).__slots__]  # type: ignore[attr-defined]
-
-
-def _enum(kind: type[E], number: int, what: str) -> E:
-    try:
-        return kind(number)
-    except ValueError:
-        raise AbiError(f"{what}: {kind.__name__} has no value {number}") from None
-
-
-# --- keys -----------------------------------------------------------------------------
-
-
-def pack_flow_key(key: FlowKey, kind: int = Kind.NONE) -> bytes:
-    """Key of the client-to-service direction."""
-    return _KEY.pack(
-        key.client_addr, key.service_addr, key.client_port, key.service_port, key.proto, kind
-    )
-
-
-def pack_reply_key(backend: Endpoint, key: FlowKey, kind: int = Kind.NONE) -> bytes:
-    """Key of the backend-to-client direction of ``key``'s flow."""
-    return _KEY.pack(backend.addr, key.client_addr, backend.port, key.client_port, key.proto, kind)
-
-
-def flow_key_from_bytes(data: Buffer) -> FlowKey:
-    """Read a key; its source becomes the client, its destination the service.
-
-    For a backend-to-client key that means: ``client_*`` is the backend.
-    """
-    saddr, daddr, sport, dport, proto, _ = _fields(_KEY, data, "flow_key")
-    return FlowKey(saddr, sport, daddr, dport, proto)
-
-
-def key_kind(data: Buffer) -> Kind:
-    """Which entry of a flow a ``pending_flows`` key names."""
-    return _enum(Kind, _fields(_KEY, data, "flow_key")[5], "flow_key")
-
-
-def without_kind(key: bytes) -> bytes:
-    """The ``flow_table`` key of the tuple that a ``pending_flows`` key names."""
-    return key[:13] + b"\0" + key[14:]
-
-
-def pack_endpoint_key(endpoint: Endpoint) -> bytes:
-    """Key of ``services`` and ``backend_index``."""
-    return _ENDPOINT.pack(endpoint.addr, endpoint.port, endpoint.proto)
-
-
-def unpack_endpoint_key(data: Buffer) -> Endpoint:
-    """Read a key of ``services`` or ``backend_index``."""
-    return Endpoint(*_fields(_ENDPOINT, data, "endpoint_key"))
-
 
 # --- configuration: services, backends, hash tables, interfaces, control ---------------
 
 
 def pack_service(value: ServiceValue) -> bytes:
     """Bytes of a ``services`` value."""
-    return _SERVICE.pack(*_values(value))
+    return _SERVICE.pack(*slot_values(value))
 
 
 def unpack_service(data: Buffer) -> ServiceValue:
     """Read a ``services`` value."""
-    fields = _fields(_SERVICE, data, "service")
-    fields[8] = _enum(Mode, fields[8], "service")
-    fields[9] = _enum(Forwarding, fields[9], "service")
-    fields[10] = _enum(Orphans, fields[10], "service")
+    fields = read_fields(_SERVICE, data, "service")
+    fields[8] = read_enum(Mode, fields[8], "service")
+    fields[9] = read_enum(Forwarding, fields[9], "service")
+    fields[10] = read_enum(Orphans, fields[10], "service")
     return ServiceValue(*fields)
 
 
 def pack_backend(value: BackendValue) -> bytes:
     """Bytes of a ``backends`` value."""
-    addr, port, proto, flags, service, ifindex, probe_addr, *rest = _values(value)
+    addr, port, proto, flags, service, ifindex, probe_addr, *rest = slot_values(value)
     where = addr.to_bytes(4, "big") + port.to_bytes(2, "big")
     return _BACKEND.pack(
         where, proto, flags, service, ifindex, probe_addr.to_bytes(4, "big"), *rest
@@ -208,7 +154,9 @@ def pack_backend(value: BackendValue) -> bytes:
 
 def unpack_backend(data: Buffer) -> BackendValue:
     """Read a ``backends`` value."""
-    where, proto, flags, service, ifindex, probe_addr, *rest = _fields(_BACKEND, data, "backend")
+    where, proto, flags, service, ifindex, probe_addr, *rest = read_fields(
+        _BACKEND, data, "backend"
+    )
     addr, port = int.from_bytes(where[:4], "big"), int.from_bytes(where[4:], "big")
     probe_addr = int.from_bytes(probe_addr, "big")
     return BackendValue(addr, port, proto, flags, service, ifindex, probe_addr, *rest)
@@ -221,7 +169,7 @@ def pack_backend_ref(backend: int, service: int) -> bytes:
 
 def unpack_backend_ref(data: Buffer) -> tuple[int, int]:
     """Backend id and service id of a ``backend_index`` value."""
-    backend, service = _fields(_BACKEND_REF, data, "backend_ref")
+    backend, service = read_fields(_BACKEND_REF, data, "backend_ref")
     return backend, service
 
 
@@ -234,42 +182,68 @@ def pack_hash_table(slots: Sequence[int]) -> bytes:
 
 def unpack_hash_table(data: Buffer) -> tuple[int, ...]:
     """Backend id of each slot of a ``hash_tables`` value."""
-    return tuple(_fields(_HASH_TABLE, data, "hash_table"))
+    return tuple(read_fields(_HASH_TABLE, data, "hash_table"))
 
 
-def pack_token_bucket(credit_ns: int, last_ns: int) -> bytes:
-    """Bytes of one CPU's ``tokens`` value."""
-    return _TOKENS.pack(credit_ns, last_ns)
+def pack_token_bucket(credit_ns: int, last_ns: int, asked: int = 0) -> bytes:
+    """Bytes of one CPU's ``tokens`` value, or of a ``prefix_tokens`` value."""
+    return _TOKENS.pack(credit_ns, last_ns, asked)
 
 
-def unpack_token_bucket(data: Buffer) -> tuple[int, int]:
-    """``credit_ns`` and ``last_ns`` of one CPU's ``tokens`` value."""
-    credit_ns, last_ns = _fields(_TOKENS, data, "token_bucket")
-    return credit_ns, last_ns
+def unpack_token_bucket(data: Buffer) -> tuple[int, int, int]:
+    """``credit_ns``, ``last_ns`` and ``asked`` of such a value."""
+    credit_ns, last_ns, asked = read_fields(_TOKENS, data, "token_bucket")
+    return credit_ns, last_ns, asked
+
+
+def pack_prefix_key(addr: int) -> bytes:
+    """Key of ``prefix_tokens``: ``addr`` with the bits behind its prefix cleared."""
+    return _PREFIX.pack(addr)
+
+
+def pack_event_share(scale: int) -> bytes:
+    """Bytes of an ``event_shares`` value."""
+    return _SHARE.pack(scale)
+
+
+def unpack_event_share(data: Buffer) -> int:
+    """``scale`` of an ``event_shares`` value."""
+    return int(read_fields(_SHARE, data, "event_share")[0])
+
+
+def pack_pressure(table_full_ns: int) -> bytes:
+    """Bytes of the ``pressure`` value; for tests."""
+    return _PRESSURE.pack(table_full_ns)
+
+
+def unpack_pressure(data: Buffer) -> int:
+    """``table_full_ns`` of the ``pressure`` value."""
+    return int(read_fields(_PRESSURE, data, "pressure")[0])
 
 
 def pack_interface(value: InterfaceValue) -> bytes:
     """Bytes of an interface's value."""
-    return _INTERFACE.pack(*_values(value))
+    mac, virtual_mac, flags, addr, mtu = slot_values(value)
+    return _INTERFACE.pack(mac, virtual_mac, flags, addr.to_bytes(4, "big"), mtu)
 
 
 def unpack_interface(data: Buffer) -> InterfaceValue:
     """Read an interface's value."""
-    return InterfaceValue(*_fields(_INTERFACE, data, "interface"))
+    mac, virtual_mac, flags, addr, mtu = read_fields(_INTERFACE, data, "interface")
+    return InterfaceValue(mac, virtual_mac, flags, int.from_bytes(addr, "big"), mtu)
 
 
 def pack_control(value: ControlValue) -> bytes:
     """Bytes of the ``control`` value."""
-    fields = _values(value)
-    return _CONTROL.pack(*fields[:9], *value.probe_key, *fields[10:])
+    fields = slot_values(value)
+    return _CONTROL.pack(*fields[:13], *value.probe_key, *fields[14:])
 
 
 def unpack_control(data: Buffer) -> ControlValue:
     """Read the ``control`` value."""
-    fields = _fields(_CONTROL, data, "control")
-    resumed_ns = fields.pop(2)
-    fields[8:10] = [(fields[8], fields[9])]
-    return ControlValue(*fields, resumed_ns=resumed_ns)
+    fields = read_fields(_CONTROL, data, "control")
+    fields[13:15] = [(fields[13], fields[14])]
+    return ControlValue(**dict(zip(ControlValue.__slots__, fields, strict=True)))
 
 
 def pack_reinject_meta(mark: int, egress_ifindex: int = 0) -> bytes:
@@ -279,7 +253,7 @@ def pack_reinject_meta(mark: int, egress_ifindex: int = 0) -> bytes:
 
 def unpack_reinject_meta(data: Buffer) -> tuple[int, int]:
     """``mark`` and ``egress_ifindex`` of the metadata that came back."""
-    mark, egress_ifindex = _fields(_REINJECT, data, "reinject_meta")
+    mark, egress_ifindex = read_fields(_REINJECT, data, "reinject_meta")
     return mark, egress_ifindex
 
 
@@ -359,32 +333,32 @@ def pack_reply_pending(
 
 def pack_pending(value: PendingValue) -> bytes:
     """Bytes of a ``pending_flows`` value."""
-    fields = _values(value)
+    fields = slot_values(value)
     return _PENDING.pack(*fields[:8], _TUPLE.pack(*fields[8:12]), *fields[12:])
 
 
 def unpack_pending(data: Buffer) -> PendingValue:
     """Read a ``pending_flows`` value."""
-    fields = _fields(_PENDING, data, "pending_flow")
-    fields[17] = _enum(Mode, fields[17], "pending_flow")
-    fields[18] = _enum(Reason, fields[18], "pending_flow")
+    fields = read_fields(_PENDING, data, "pending_flow")
+    fields[17] = read_enum(Mode, fields[17], "pending_flow")
+    fields[18] = read_enum(Reason, fields[18], "pending_flow")
     fields[8:9] = _TUPLE.unpack(fields[8])
     return PendingValue(*fields)
 
 
 def pack_flow_entry(value: FlowEntryValue) -> bytes:
     """Bytes of a ``flow_table`` value."""
-    fields = _values(value)
+    fields = slot_values(value)
     return _FLOW.pack(*fields[:10], _TUPLE.pack(*fields[10:14]), *fields[14:])
 
 
 def unpack_flow_entry(data: Buffer) -> FlowEntryValue:
     """Read a ``flow_table`` value."""
-    fields = _fields(_FLOW, data, "flow_entry")
-    fields[6] = _enum(TcpState, fields[6], "flow_entry")
-    fields[9] = _enum(Direction, fields[9], "flow_entry")
-    fields[18] = _enum(Mode, fields[18], "flow_entry")
-    fields[19] = _enum(Reason, fields[19], "flow_entry")
+    fields = read_fields(_FLOW, data, "flow_entry")
+    fields[6] = read_enum(TcpState, fields[6], "flow_entry")
+    fields[9] = read_enum(Direction, fields[9], "flow_entry")
+    fields[18] = read_enum(Mode, fields[18], "flow_entry")
+    fields[19] = read_enum(Reason, fields[19], "flow_entry")
     fields[10:11] = _TUPLE.unpack(fields[10])
     return FlowEntryValue(*fields)
 
@@ -416,80 +390,3 @@ def flow_backends(values: Buffer) -> set[int]:
 def pending_backends(values: Buffer) -> set[int]:
     """The same of ``pending_flows`` values; NO_BACKEND is among them."""
     return {backend for (backend,) in _PENDING_BACKEND.iter_unpack(values)}
-
-
-# --- events -----------------------------------------------------------------------------
-
-
-def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished | XdpDecided:
-    """Event of one ring buffer record; a first packet's frame is copied out of it."""
-    if len(record) < 64:
-        raise AbiError(f"event: record of {len(record)} bytes, expected at least {EVENT_SIZE}")
-    (
-        time_ns,
-        key,
-        service,
-        backend,
-        ifindex,
-        seq,
-        frame_len,
-        kind,
-        detail,
-        reason,
-        wscale,
-        syn_data,
-        fppl_ns,
-        synack_us,
-        seen_ns,
-    ) = _EVENT.unpack_from(record)
-    saddr, daddr, sport, dport, proto, _ = _KEY.unpack(key)
-    if kind == _FIRST_PACKET:
-        frame = bytes(record[64 : 64 + frame_len])
-        if len(frame) != frame_len or frame_len < _ETH_HEADER:
-            raise AbiError(
-                f"event: frame of {frame_len} bytes in a record of {len(record)}, "
-                f"expected {_ETH_HEADER} to {len(record) - EVENT_SIZE}"
-            )
-        return FirstPacket(
-            FlowKey(saddr, sport, daddr, dport, proto),
-            service,
-            ifindex,
-            seen_ns,
-            seq,
-            syn_data,
-            wscale,
-            frame,
-        )
-    if kind == _PROBE_REPLY:
-        if not 0 < detail < len(_ANSWERS):
-            raise AbiError(f"event: probe answer {detail}, expected 1 to {len(_ANSWERS) - 1}")
-        return ProbeReply(saddr, sport, dport, seq, _ANSWERS[detail], time_ns)
-    if kind == _ESTABLISHED:
-        return FlowEstablished(
-            FlowKey(saddr, sport, daddr, dport, proto), backend, time_ns, synack_us, fppl_ns
-        )
-    if kind == _XDP_DECIDED:
-        if detail >= len(_MODES) or reason >= len(_REASONS):
-            raise AbiError(f"event: mode {detail} or reason {reason} is unknown")
-        return XdpDecided(
-            FlowKey(saddr, sport, daddr, dport, proto),
-            service,
-            backend,
-            _MODES[detail],
-            _REASONS[reason],
-            seen_ns,
-            time_ns,
-        )
-    raise AbiError(f"event: type {kind} is unknown, expected one of {[*map(int, EventType)]}")
-
-
-def pack_event(value: EventHeader, frame: bytes = b"", size: int = 0) -> bytes:
-    """Record as XDP writes it, padded with zeros to ``size``; for tests and replays."""
-    time_ns, key, *rest = _values(value)
-    return (_EVENT.pack(time_ns, pack_flow_key(key), *rest) + frame).ljust(size, b"\0")
-
-
-def unpack_event_header(data: Buffer) -> EventHeader:
-    """Read the head of a record without judging it."""
-    fields = _fields(_EVENT, data[:EVENT_SIZE], "event")
-    return EventHeader(fields[0], flow_key_from_bytes(fields[1]), *fields[2:])

@@ -55,6 +55,8 @@ class Stage(enum.IntEnum):
     REPLY = 4
     PROBE = 5
     ICMP = 6
+    ICMP_ERROR = 7
+    LONG = 8
 
 
 class Counter(enum.IntEnum):
@@ -103,6 +105,20 @@ class Counter(enum.IntEnum):
     no_path = 40
     tail_call_missed = 41
     event_lost = 42
+    budget_prefix = 43
+    ring_deep = 44
+    table_full = 45
+    promoted_late = 46
+    flow_restarted = 47
+    reply_tuple_freed = 48
+    client_is_backend = 49
+    handed_to_kernel = 50
+    icmp_time_exceeded = 51
+    icmp_too_big = 52
+    icmp_over_budget = 53
+    icmp_no_source = 54
+    too_big_dropped = 55
+    icmp_translated = 56
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +249,15 @@ class InterfaceValue:
     mac: bytes
     virtual_mac: bytes
     flags: int
+    addr: int = 0
+    mtu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ControlValue:
     """``struct control``, the one value of ``control``. Only the daemon writes it.
 
-    ``resumed_ns`` 0: the heartbeat has had no gap.
+    ``resumed_ns`` 0: the heartbeat has had no gap. An interval of 0 is no limit.
     """
 
     heartbeat_ns: int
@@ -251,8 +269,14 @@ class ControlValue:
     orphan_window_ns: int
     event_interval_ns: int
     event_burst_ns: int
+    prefix_interval_ns: int = field(default=0, kw_only=True)
+    prefix_burst_ns: int = field(default=0, kw_only=True)
+    icmp_interval_ns: int = field(default=0, kw_only=True)
+    icmp_burst_ns: int = field(default=0, kw_only=True)
     probe_key: tuple[int, int]
     abi_version: int
     generation: int
+    min_mtu: int = field(default=65535, kw_only=True)
+    ring_deep: int = field(default=0xFFFFFFFF, kw_only=True)
     probe_port_min: int
     probe_port_max: int

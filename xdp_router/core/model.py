@@ -38,6 +38,8 @@ class Reason(enum.IntEnum):
     ORPHAN = 11
     TUPLE_TAKEN = 12
     OVERLOAD = 13
+    TABLE_FULL = 14
+    BACKLOG = 15
 
 
 class ProbeAnswer(enum.IntEnum):

@@ -195,7 +195,7 @@ def spend(slot: int, interval_ns: int = HOUR, left_ns: int = 0) -> Given:
 
     def write(world: World) -> None:
         limits = {"event_interval_ns": interval_ns, "event_burst_ns": 2 * interval_ns}
-        if slot:
+        if slot >= abi.TOKENS_SERVICE:
             world.change_service(**limits)
         else:
             world.change_control(**limits)
@@ -306,7 +306,7 @@ def _credit_left(slot: int, below_ns: int) -> Then:
     """This CPU's bucket holds less than so much; the others' were not touched."""
 
     def look(world: World, started_ns: int) -> None:
-        credits = [credit for credit, _ in world.buckets(slot)]
+        credits = [credit for credit, _, _ in world.buckets(slot)]
         assert min(credits) < below_ns
         assert sum(credit < below_ns for credit in credits) == 1
 
@@ -314,29 +314,32 @@ def _credit_left(slot: int, below_ns: int) -> Then:
 
 
 BUDGET = [
-    decides("budget of the service spent", "budget_service", Reason.BUDGET, spend(1),
-            then=(tables_hold(2, 0),)),
-    decides("budget of all services spent", "budget_global", Reason.BUDGET, spend(0),
-            then=(tables_hold(2, 0),)),
+    decides("budget of the service spent", "budget_service", Reason.BUDGET,
+            spend(abi.TOKENS_SERVICE), then=(tables_hold(2, 0),)),
+    decides("budget of all services spent", "budget_global", Reason.BUDGET,
+            spend(abi.TOKENS_EVENTS), then=(tables_hold(2, 0),)),
     decides("credit just below the price of an event", "budget_service", Reason.BUDGET,
-            spend(1, left_ns=HOUR - 60 * SECOND)),
+            spend(abi.TOKENS_SERVICE, left_ns=HOUR - 60 * SECOND)),
     *(
         Case(name=f"credit for one event of {whose}, which takes it", frame=SYN_FRAME,
              verdict=DROP, event=first_event(SYN_FRAME), counters={"first_packet": 1},
              given=(spend(slot, left_ns=HOUR),), then=(_credit_left(slot, 60 * SECOND),))
-        for slot, whose in ((0, "all services"), (1, "the service"))
+        for slot, whose in (
+            (abi.TOKENS_EVENTS, "all services"),
+            (abi.TOKENS_SERVICE, "the service"),
+        )
     ),
     Case(name="a burst of exactly one event", frame=SYN_FRAME, verdict=DROP,
          event=first_event(SYN_FRAME), counters={"first_packet": 1},
          given=(lambda world: world.change_control(event_interval_ns=MS, event_burst_ns=MS),
-                lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS))),
+                lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS))),
     Case(name="credit that time has brought", frame=SYN_FRAME, verdict=DROP,
          event=first_event(SYN_FRAME), counters={"first_packet": 1},
-         given=(spend(0, 2 * MS),
-                lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS))),
+         given=(spend(abi.TOKENS_EVENTS, 2 * MS),
+                lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS))),
     decides("a burst is all that an idle bucket saves", "budget_global", Reason.BUDGET,
             lambda world: world.change_control(event_interval_ns=2 * MS, event_burst_ns=MS),
-            lambda world: world.maps.tokens.fill(0, 0, world.now_ns - AGE_NS)),
+            lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS)),
 ]  # fmt: skip
 
 

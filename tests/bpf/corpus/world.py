@@ -225,7 +225,7 @@ class World:
         self._dirty = True
         self.maps.interfaces.write(self.wires.client, abi.InterfaceValue(mac, virtual_mac, flags))
 
-    def buckets(self, slot: int) -> list[tuple[int, int]]:
+    def buckets(self, slot: int) -> list[tuple[int, int, int]]:
         """Credit and time of each CPU's bucket of an event budget."""
         raw = bpf.BpfMap(self.program.plane.maps["tokens"]).read(slot.to_bytes(4, "little")) or b""
         size = abi.TOKEN_BUCKET_SIZE
