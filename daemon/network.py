@@ -102,7 +102,7 @@ class Network:
             self._gone.add(link.ifindex)
             self._executor.forget_interface(link.ifindex)
             return
-        if event.what == "mac":
+        if event.what in ("mac", "mtu", "address"):
             self._state.set_interface(link)
         _log.info("interface_changed", interface=link.name, what=event.what)
 

@@ -19,9 +19,9 @@ from tests.support.program import DROP
 
 from .bound import BACK, FLOW, THERE
 from .case import Case, flow_untouched, forwarded, passed, tables_hold
+from .first import OPEN
 from .flows import decided, refused
 from .handshake import SYNACK
-from .states import OPEN
 from .world import B1, B2, CLIENT, IN, OTHER_MAC, SHOP, WEB, World
 
 HOP_C, HOP_B = "198.18.77.1", "198.19.77.1"
@@ -49,8 +49,8 @@ class Side:
 
     def error(self, kind: int, code: int, quoted: bytes, source: str = "", **ip: Any) -> bytes:
         """The error as it comes in."""
-        ip = {"target": self.there[0].addr, "hop": self.came} | ip
-        return icmp_error(kind, code, quoted, source or self.hop, **ip)
+        fields: dict[str, Any] = {"target": self.there[0].addr, "hop": self.came} | ip
+        return icmp_error(kind, code, quoted, source or self.hop, **fields)
 
     def translated(
         self,

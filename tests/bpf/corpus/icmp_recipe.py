@@ -32,7 +32,7 @@ MACS = {"backend": ROUTER_MAC_B, "client": ROUTER_MAC_C}
 def generated_error(case: Case, rng: random.Random) -> bytes:
     """The case's frame with up to four changes."""
     frame = bytearray(case.frame)
-    at = l3_offset(frame)
+    at = l3_offset(case.frame)
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
         message = min(at + (frame[at] & 15) * 4, len(frame) - 1)
         match rng.randrange(8):
