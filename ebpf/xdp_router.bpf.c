@@ -451,8 +451,10 @@ XR_SEC int stage_icmp_error(struct xdp_md *ctx)
 
 	if (!scratch || !control || parse_packet(ctx, &p) != PARSE_TCP)
 		return XDP_DROP;
-	if (!is_one_host(p.ip->saddr))
-		return XDP_DROP;
+	if (!is_one_host(p.ip->saddr)) /* an expired TTL is counted already */
+		return scratch->icmp_error.type == ICMP_TIME_EXCEEDED
+			       ? XDP_DROP
+			       : drop(XR_COUNT_too_big_dropped);
 	interface = interfaces_lookup(ctx->ingress_ifindex);
 	if (!interface || !interface->addr)
 		return drop(XR_COUNT_icmp_no_source);

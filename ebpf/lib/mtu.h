@@ -34,8 +34,8 @@ static __always_inline __u32 exceeded_mtu(const struct packet *p, __u32 egress)
 
 /*
  * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it.
- * Not if it is as long as this only because it was merged on its way in (GRO, LRO, TSO of a
- * veth peer): where its own interface takes no longer packets than the egress, its sender
+ * Not if it is as long as this only because it was merged on its way in (GRO below a bridge
+ * with generic XDP): where its own interface takes no longer packets than the egress, its sender
  * sends none either, and would be told an MTU that it keeps to.
  */
 static __always_inline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)

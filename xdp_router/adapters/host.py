@@ -96,6 +96,8 @@ class LinkInfo:
     """``lower`` is a number of another network namespace."""
     addr: int = 0
     """Primary IPv4 address; 0: none."""
+    master: int = 0
+    """Number of the bridge or bond that it is a port of; 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def link_from_message(message: Any) -> LinkInfo:
         kind=kind or "",
         ethernet=message["ifi_type"] == _ARPHRD_ETHER,
         lower=message.get_attr("IFLA_LINK") or 0,
+        master=message.get_attr("IFLA_MASTER") or 0,
         lower_elsewhere=message.get_attr("IFLA_LINK_NETNSID") is not None,
     )
 
