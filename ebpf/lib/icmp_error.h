@@ -55,7 +55,7 @@ static __always_inline int send_error(struct xdp_md *ctx, const struct packet *p
 	data_end = (void *)(long)ctx->data_end;
 	if (l3_off > L3_OFF_MAX || data + ERROR_HEAD + L3_OFF_MAX > data_end)
 		return XDP_DROP;
-	/* The old Ethernet header, and what may be tags, begin where the new quote will not. */
+	/* What was in front lies where our headers will: it is read before they are written. */
 	__builtin_memcpy(&head, data + ERROR_HEAD, sizeof(head));
 	__builtin_memcpy(tags, data + ERROR_HEAD + sizeof(head), sizeof(tags));
 	eth = data;

@@ -42,6 +42,8 @@ static __always_inline int too_big(struct xdp_md *ctx, const struct packet *p, _
 {
 	struct interface *ingress = interfaces_lookup(ctx->ingress_ifindex);
 
+	if (p->ip->ttl <= 1) /* comes first (RFC 1812, 5.2.1.2) */
+		return answer_ttl_exceeded(ctx);
 	if (!(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT)) || (ingress && ingress->mtu <= mtu))
 		return drop(XR_COUNT_too_big_dropped);
 	return answer_error(ctx, ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED,

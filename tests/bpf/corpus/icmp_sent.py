@@ -186,6 +186,8 @@ TOO_LONG = [
     unanswered("too long, without its stage", to_service(long(THERE, 1500)),
                {"tail_call_missed": 1},
                given=(*FLOW, _mtu("backend"), without_stage(abi.Stage.LONG)), then=UNTOUCHED),
+    expired("a packet that is too long as well", to_service(long(THERE.but(ttl=1), 1500)),
+            given=(*FLOW, _mtu("backend"))),
     Case(name="too big: the TTL ends first where it fits", frame=to_service(
             long(THERE.but(ttl=1), 1500)), verdict=TX, at="client",
          out=own_error(TIME_EXCEEDED, 0, to_service(long(THERE.but(ttl=1), 1500)), OURS_C),
