@@ -363,6 +363,8 @@ struct control {
 };
 XR_ASSERT_SIZE(control, 136);
 
+#define XR_EGRESS_KERNEL 0xffffffffU /* reinject_meta: rewritten, for the kernel to route */
+
 /*
  * data_meta of a frame that the daemon runs through the program (BPF_PROG_TEST_RUN).
  * The mark is control.reinject_mark; XDP writes where the frame has to go.

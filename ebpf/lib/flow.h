@@ -182,6 +182,9 @@ static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct 
 	mac_copy(peer->dmac, p->eth->h_source);
 	mac_copy(peer->smac, p->eth->h_dest);
 	peer->ifindex = ctx->ingress_ifindex;
+	peer->flags &= ~XR_FLOW_KERNEL;
+	if (takes_no_frames(ctx->ingress_ifindex))
+		peer->flags |= XR_FLOW_KERNEL;
 	count(XR_COUNT_client_moved);
 }
 
@@ -206,6 +209,8 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
+	if (flow->flags & XR_FLOW_KERNEL)
+		return hand_to_kernel(ctx, p, &to, XR_IF_HANDOFF_REPLY);
 	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
 }
 

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet corpus: tables of what the program has to do with a frame, in which state."""
 
-from . import bound, closing, credible, degrade, first, foreign, handshake, isn, orphans, probes
+from . import (
+    bound,
+    closing,
+    credible,
+    degrade,
+    first,
+    foreign,
+    handoff,
+    handshake,
+    isn,
+    orphans,
+    probes,
+)
 
 CASES = [
     *bound.CASES,
@@ -14,4 +26,5 @@ CASES = [
     *orphans.CASES,
     *probes.CASES,
     *foreign.CASES,
+    *handoff.CASES,
 ]
