@@ -19,6 +19,12 @@ _GENL_ID_CTRL = 16
 _CTRL_CMD_GETFAMILY = 3
 _CTRL_ATTR_FAMILY_ID = 1
 _CTRL_ATTR_FAMILY_NAME = 2
+_CTRL_ATTR_MCAST_GROUPS = 7
+_CTRL_ATTR_MCAST_GRP_NAME = 1
+_CTRL_ATTR_MCAST_GRP_ID = 2
+_CHANGES = b"mgmt\0"
+_SOL_NETLINK = 270
+_NETLINK_ADD_MEMBERSHIP = 1
 _NETDEV_CMD_DEV_GET = 1
 _NETDEV_A_DEV_IFINDEX = 1
 _NETDEV_A_DEV_XDP_FEATURES = 3
@@ -46,7 +52,7 @@ class XdpFeatures:
             undo.callback(self._socket.close)
             self._socket.bind((0, 0))
             self._socket.settimeout(_ANSWER_TIMEOUT_S)
-            self._family = self._find_family()
+            self._family, self._group = self._find_family()
             undo.pop_all()
 
     def __enter__(self) -> Self:
@@ -79,16 +85,38 @@ class XdpFeatures:
             return None
         return bool(int.from_bytes(features, "little") & _NETDEV_XDP_ACT_NDO_XMIT)
 
-    def _find_family(self) -> int:
+    def changes(self) -> socket.socket | None:
+        """A socket that becomes readable when an interface of this namespace can do more, or
+        less, than before; the caller reads it empty, and closes it. It does not block.
+
+        None: the kernel does not tell. Raises OSError.
+        """
+        if not self._group:
+            return None
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        with contextlib.ExitStack() as undo:
+            listener = undo.enter_context(socket.socket(socket.AF_NETLINK, kind, _NETLINK_GENERIC))
+            listener.bind((0, 0))
+            listener.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, self._group)
+            undo.pop_all()
+        return listener
+
+    def _find_family(self) -> tuple[int, int]:
+        """Numbers of the family and of its group for changes; 0: there is none."""
         name = b"netdev\0"
         asked = _ATTRIBUTE.pack(4 + len(name), _CTRL_ATTR_FAMILY_NAME) + name + b"\0"
         try:
             answer = self._ask(_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, asked)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                return 0
+                return 0, 0
             raise
-        return int.from_bytes(answer[_CTRL_ATTR_FAMILY_ID], "little")
+        group = 0
+        for _, nested in _attributes(answer.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
+            found = dict(_attributes(nested))
+            if found.get(_CTRL_ATTR_MCAST_GRP_NAME) == _CHANGES:
+                group = int.from_bytes(found[_CTRL_ATTR_MCAST_GRP_ID], "little")
+        return int.from_bytes(answer[_CTRL_ATTR_FAMILY_ID], "little"), group
 
     def _ask(self, family: int, command: int, attributes: bytes) -> dict[int, bytes]:
         self._seq += 1
