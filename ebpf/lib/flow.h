@@ -152,10 +152,9 @@ static __always_inline void flow_track(const struct packet *p, struct flow_entry
  * the coarse clock takes 14 ns of a packet's 60. It is late by one heartbeat, and stands
  * still while there is no daemon: whoever judges idleness has to know that.
  */
-static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow)
+static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow,
+					 const struct control *control)
 {
-	struct control *control = control_lookup();
-
 	if (control && !(p->flags & TCP_SYN)) /* may be a guess: it keeps nothing alive */
 		flow->last_seen_ns = control->heartbeat_ns;
 	__sync_fetch_and_add(&flow->packets, 1);
@@ -182,9 +181,6 @@ static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct 
 	mac_copy(peer->dmac, p->eth->h_source);
 	mac_copy(peer->smac, p->eth->h_dest);
 	peer->ifindex = ctx->ingress_ifindex;
-	peer->flags &= ~XR_FLOW_KERNEL;
-	if (takes_no_frames(ctx->ingress_ifindex))
-		peer->flags |= XR_FLOW_KERNEL;
 	count(XR_COUNT_client_moved);
 }
 
@@ -201,15 +197,16 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 		.l4_delta = flow->l4_delta,
 	};
 
+	struct control *control = control_lookup();
 	__u32 expected_seq = flow->seq_next;
 
-	flow_account(p, flow);
+	flow_account(p, flow, control);
 	flow_track(p, flow);
 	if (flow->direction == XR_DIR_FORWARD) {
 		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
-	if (flow->flags & XR_FLOW_KERNEL)
+	if (control && (control->flags & XR_CONTROL_NO_XMIT) && takes_no_frames(flow->ifindex))
 		return hand_to_kernel(ctx, p, &to, XR_IF_HANDOFF_REPLY);
 	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
 }

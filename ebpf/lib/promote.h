@@ -79,8 +79,6 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 	entry->latency_ns = forward->latency_ns;
 	entry->fppl_ns = forward->fppl_ns;
 	entry->synack_us = reply->synack_us;
-	if (takes_no_frames(ctx->ingress_ifindex))
-		entry->flags = XR_FLOW_KERNEL;
 	result = flow_table_insert(&key, entry);
 	if (result) {
 		count(result == EEXIST_RESULT ? XR_COUNT_promote_conflict
@@ -95,7 +93,6 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 	entry->window = (__u32)p->window << effective_wscale(forward, reply);
 	entry->wscale = effective_wscale(forward, reply);
 	entry->direction = XR_DIR_FORWARD;
-	entry->flags = 0;
 	entry->new_saddr = forward->new_saddr;
 	entry->new_daddr = forward->new_daddr;
 	entry->new_sport = forward->new_sport;

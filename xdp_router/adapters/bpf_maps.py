@@ -181,6 +181,12 @@ class Control:
         raw = self._map.read(self._KEY)
         return abi.unpack_control(raw if raw is not None else bytes(abi.CONTROL_SIZE))
 
+    def set_flags(self, flags: int) -> None:
+        """Set ``flags`` (``CONTROL_*``). Needs a ``write`` before."""
+        if self._written is None:
+            raise RuntimeError("Control.set_flags before Control.write")
+        self.write(replace(self._written, flags=flags))
+
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write the heartbeat, and when it came back after its newest pause.
 

@@ -11,7 +11,7 @@ from xdp_router.core import abi
 from xdp_router.core.model import ProbeAnswer
 
 from .bound import BACK, FLOW, THERE
-from .case import Case, Then, forwarded, has_flow, tables_hold
+from .case import Case, forwarded, has_flow, tables_hold
 from .degrade import rst_to_client
 from .first import OPEN
 from .flows import established
@@ -51,8 +51,15 @@ def interfaces(client: int = 0, backend: int = 0, virtual: bool = False) -> Give
         world.change_interface(ROUTER_MAC_C, VIRTUAL_MAC if virtual else bytes(6), flags)
         value = abi.InterfaceValue(ROUTER_MAC_B, bytes(6), backend)
         world.maps.interfaces.write(world.wires.backend, value)
+        if (client | backend) & abi.IF_NO_XMIT:
+            world.change_control(flags=abi.CONTROL_NO_XMIT)
 
     return write
+
+
+def forgotten(world: World) -> None:
+    """The client's interface is not attached any more."""
+    world.maps.interfaces.delete(world.wires.client)
 
 
 def by_kernel(**change: Any) -> Given:
@@ -65,7 +72,7 @@ def by_kernel(**change: Any) -> Given:
 UNRESOLVED = by_kernel(flags=abi.BACKEND_KERNEL, ifindex=0, dmac=bytes(6), smac=bytes(6))
 CAN_FORWARD = interfaces(client=abi.IF_HANDOFF_FORWARD)
 CAN_REPLY = interfaces(client=abi.IF_NO_XMIT, backend=abi.IF_HANDOFF_REPLY)
-KERNEL_FLOW = established(None, {"flags": abi.FLOW_KERNEL})
+KERNEL_FLOW = established()
 
 
 def handed(name: str, frame: bytes, out: bytes, **rest: Any) -> Case:
@@ -156,25 +163,6 @@ HELD = [
 ]  # fmt: skip
 
 
-def _flag(set_: bool, **rest: Any) -> Then:
-    return has_flow("back", flags=abi.FLOW_KERNEL if set_ else 0, **rest)
-
-
-GATEWAY = bytes.fromhex("020000000c77")
-
-
-def _moved(name: str, before: int, client: int, after: bool) -> Case:
-    frame = to_service(THERE)
-    return forwarded(
-        f"hand-off: {name}",
-        frame[:6] + GATEWAY + frame[12:],
-        to_backend(THERE),
-        counters={"client_moved": 1},
-        given=(established(None, {"flags": before}), interfaces(client)),
-        then=(_flag(after, dmac=GATEWAY),),
-    )
-
-
 REPLY = [
     *(back(f"{name}, to the client", BACK.but(**change)) for name, change in VARIANTS),
     back("SYN-ACK of a pending flow", SYNACK, given=(*PENDING, CAN_REPLY)),
@@ -189,17 +177,12 @@ REPLY = [
             given=(KERNEL_FLOW, CAN_REPLY), at="backend"),
     forwarded("hand-off: replies are not touched by the backend's flag", from_backend(BACK),
               to_client(BACK), given=(*FLOW, by_kernel(), interfaces(BOTH, BOTH)), at="backend"),
-    forwarded(
-        "hand-off: promoted by an interface that takes no frames: its replies are the kernel's",
-        to_service(LAST_ACK),
-        to_backend(LAST_ACK),
-        given=(*ANSWERED, interfaces(abi.IF_NO_XMIT)),
-        counters={"promoted": 1},
-        event=promoted_event(),
-        then=(_flag(True), has_flow("there", flags=0)),
-    ),
-    _moved("the client moves to where no frames are taken", 0, abi.IF_NO_XMIT, True),
-    _moved("the client moves to where they are", abi.FLOW_KERNEL, 0, False),
+    forwarded("hand-off: the client's interface takes no frames; nor do requests need it to",
+              to_service(THERE), to_backend(THERE), given=(*FLOW, interfaces(abi.IF_NO_XMIT))),
+    forwarded("hand-off: another interface takes no frames", from_backend(BACK), to_client(BACK),
+              given=(*FLOW, interfaces(BOTH, abi.IF_NO_XMIT | BOTH)), at="backend"),
+    forwarded("hand-off: an interface that is not known any more", from_backend(BACK),
+              to_client(BACK), given=(*FLOW, interfaces(abi.IF_NO_XMIT), forgotten), at="backend"),
 ]  # fmt: skip
 
 
