@@ -126,7 +126,8 @@ def status(data: Row) -> None:
     """Print the answer of ``status``."""
     fppl = data.get("fppl_us") or {}
     interfaces = ", ".join(
-        f"{row['name']} ({row['mode']}{'' if row['ready'] else ', not ready'})"
+        f"{row['name']} ({row['mode']}{'' if row['takes_xdp_frames'] else ', takes no XDP frames'}"
+        f"{'' if row['ready'] else ', not ready'})"
         for row in data["interfaces"]
     )
     first_packet = (
@@ -184,7 +185,7 @@ def backends(rows: Sequence[Row]) -> None:
             row["service"],
             row["address"],
             _state(row["up"], "up", "down"),
-            row["interface"] or _NONE,
+            f"{row['interface'] or _NONE}{' (kernel)' if row['path'] == 'kernel' else ''}",
             rtt(row["rtt_us"]),
             count(row["wins"]),
             count(row["answers"]),

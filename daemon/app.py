@@ -28,7 +28,7 @@ from typing import Any
 
 import structlog
 
-from xdp_router.adapters import adoption, netlink, sysctl, xdp_link
+from xdp_router.adapters import adoption, netlink, xdp_link
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_support import require_support
 from xdp_router.adapters.control import ControlServer
@@ -51,7 +51,9 @@ from . import takeover
 from .aging import Ager
 from .executor import Executor
 from .garbage import GarbageKeeper
+from .handoff import Handoff
 from .heartbeat import Heartbeat
+from .host_changes import HostChanges
 from .kernel_state import KernelState
 from .logs import Sampler
 from .loop import EngineLoop
@@ -133,12 +135,15 @@ class Router:
         await self._control.start()
         undo.push_async_callback(self._control.close)
         self._load(undo)
-        self._reserve_ports(undo)
+        changes = self._change_host(undo)
         self._fill_maps()
         self._start_engine(undo)
+        self.handoff = Handoff(self.config, changes, self.state, self.network, lambda: self.links)
+        self.handoff.look()
         self.state.forget_interfaces({link.ifindex for link in found})
         for link in found:
             self.network.attached(link)
+        self.network.resolution = resolutions.get
         for addr, resolution in resolutions.items():
             self.network.path_changed(addr, resolution.path, resolution.reason)
         for backend in self._backends:
@@ -152,10 +157,12 @@ class Router:
             self.loop.handle(first)
         for link in found:
             self._attach(link, undo)
+        self.handoff.look()  # with a program on it a device may take frames
         self.state.open_services()
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
+        self._spawn(self.handoff.run(), "hand-off")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
         lost: list[NotOurs] = []
 
@@ -227,20 +234,15 @@ class Router:
                 finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend
             )
 
-    def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
-        sysctls = sysctl.Sysctls()
-        # Who detached us has given the ports back, and a successor has reserved them anew.
-        undo.callback(lambda: sysctls.restore() if self._takes_away() else None)
-        settings = self.config.settings
-        ports = sysctl.ports_to_reserve(settings.probe_port_min, settings.probe_port_max)
+    def _change_host(self, undo: contextlib.AsyncExitStack) -> HostChanges:
         notes = Notes(self.plane.maps["notes"])
-        if self._former is not None:
-            ports |= sysctls.adopt_ports(sysctl.parse_ports(notes.read(Note.RESERVED_PORTS)))
         notes.write(Note.CONTROL_SOCKET, str(self.options.control.absolute()))
-        notes.write(Note.NETNS, sysctl.namespace_id())
-        notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
-        for warning in sysctls.reserve_ports(settings.probe_port_min, settings.probe_port_max):
-            _log.warning("probe_port_in_use", detail=warning)
+        changes = HostChanges(notes, adopted=self._former is not None)
+        # Who detached us has put it all back, and a successor has made it its own.
+        undo.callback(lambda: changes.restore() if self._takes_away() else None)
+        settings = self.config.settings
+        changes.reserve_ports(settings.probe_port_min, settings.probe_port_max)
+        return changes
 
     def _load(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings
@@ -296,6 +298,7 @@ class Router:
             self.sender,
             self._log_decision,
         )
+        undo.callback(self.executor.close)
         ring_fd = self.plane.maps["first_packet_events"]
         ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)
@@ -348,6 +351,7 @@ class Router:
         watcher.start(addrs)
         undo.callback(watcher.close)
         self.watcher = watcher
+        self.network.resolution = watcher.resolution
 
     # Taking over, and leaving behind
 

@@ -26,8 +26,8 @@ from xdp_router.core.errors import XdpRouterError
 def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
     """Detach the data planes that hold ``interfaces``; yields what was done, line by line.
 
-    Reserved ports are given back in the current network namespace only. Raises NoInstance for
-    an interface that has none, XdpRouterError when its daemon runs.
+    Reserved ports and sysctls are given back in the current network namespace only. Raises
+    NoInstance for an interface that has none, XdpRouterError when its daemon runs.
     """
     done: set[Path] = set()
     for interface in interfaces:
@@ -65,15 +65,31 @@ def _undo_notes(pin_dir: Path) -> Iterator[str]:
     fd = bpf.open_pinned(str(pin_dir / "notes"))
     try:
         notes = Notes(fd)
-        ports, netns, control = (notes.read(note) for note in Note)
+        ports, netns, control, sysctls = (notes.read(note) for note in Note)
     finally:
         os.close(fd)
     if ports:
         yield _release_ports(ports, netns)
+    for change in sysctl.parse_changes(sysctls):
+        yield _put_back(change, netns)
     if control:
         with contextlib.suppress(ControlError):  # another program's, or in use: not ours
             if remove_stale_socket(Path(control)):
                 yield f"{control}: removed"
+
+
+def _put_back(change: sysctl.Change, netns: str) -> str:
+    if netns != sysctl.namespace_id():
+        return (
+            f"{change.name}: still {change.ours}, in the network namespace of the daemon; it was "
+            f"{change.old}"
+        )
+    try:
+        if sysctl.put_back(change):
+            return f"{change.name}: {change.old} again"
+    except sysctl.SysctlError as error:
+        return f"{change.name}: not {change.old} again: {error}"
+    return f"{change.name}: left as it is: somebody has changed it since"
 
 
 def _release_ports(ports: str, netns: str) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.probe_socket import ProbeSocket, ProbeTarget
-from xdp_router.adapters.reinject import XDP_REDIRECT, Reinjector
+from xdp_router.adapters.reinject import XDP_PASS, XDP_REDIRECT, Reinjector
+from xdp_router.adapters.routed_socket import RoutedSocket
 from xdp_router.core import abi
 from xdp_router.core.commands import (
     Command,
@@ -60,6 +61,7 @@ class Executor:
         self._reinjector = reinjector
         self._sender = sender
         self._log_decision = log_decision
+        self._routed = RoutedSocket()
         self._targets: dict[int, ProbeTarget] = {}
         self.counters: dict[str, int] = {
             "reinject_failed": 0,
@@ -77,6 +79,10 @@ class Executor:
     def forget_interface(self, ifindex: int) -> None:
         """An interface is gone: nothing can be sent there any more."""
         self._sender.forget(ifindex)
+
+    def close(self) -> None:
+        """Close what was opened. Calling it again does nothing."""
+        self._routed.close()
 
     def execute(self, command: Command) -> Event | None:
         """Carry out one command. Returns the event that answers it, if it has one."""
@@ -175,6 +181,9 @@ class Executor:
             return
         if verdict == XDP_REDIRECT and egress:
             self._sender.send_frame(egress, frame)
+        elif verdict == XDP_PASS and egress == abi.EGRESS_KERNEL:
+            if not self._routed.send(frame):
+                self.counters["reinject_failed"] += 1
         else:
             # Dropped, and counted by XDP under its reason: the client's retransmit comes.
             self.counters["reinject_not_forwarded"] += 1

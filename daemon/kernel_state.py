@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -81,7 +81,8 @@ class KernelState:
         self.shared = frozenset(endpoint for endpoint, count in counts.items() if count > 1)
         """Addresses that serve more than one service: their reply tuples can collide."""
         self._backends: dict[int, abi.BackendValue] = {}
-        self._mtus: dict[int, int] = {}  # of the attached interfaces
+        self._interfaces: dict[int, abi.InterfaceValue] = {}
+        self._handoff: dict[int, int] = {}
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
 
@@ -156,7 +157,9 @@ class KernelState:
         for ifindex, _ in list(self.maps.interfaces.items()):
             if ifindex not in attached:
                 self.maps.interfaces.delete(ifindex)
-        self._mtus = {ifindex: mtu for ifindex, mtu in self._mtus.items() if ifindex in attached}
+        self._interfaces = {
+            ifindex: value for ifindex, value in self._interfaces.items() if ifindex in attached
+        }
         self._write_min_mtu()
 
     def open_services(self) -> None:
@@ -172,13 +175,18 @@ class KernelState:
         """Write the heartbeat, and the end of its newest pause."""
         self.maps.control.beat(now_ns, resumed_ns)
 
-    def set_path(self, backend: int, path: Path | None) -> None:
-        """Set where a backend's frames go; None: nowhere, they are dropped as ``no_path``."""
+    def set_path(self, backend: int, path: Path | None, by_kernel: bool = False) -> None:
+        """Set where a backend's frames go; None: nowhere, they are dropped as ``no_path``.
+
+        ``by_kernel``: they are left to the kernel instead, path or not.
+        """
         old = self._backends[backend]
+        kernel = abi.BACKEND_KERNEL if by_kernel else 0
         self._put_backend(
             backend,
             dataclasses.replace(
                 old,
+                flags=old.flags & ~abi.BACKEND_KERNEL | kernel,
                 ifindex=path.ifindex if path else 0,
                 probe_addr=path.source_addr if path else 0,
                 dmac=path.dmac if path else _NO_MAC,
@@ -213,13 +221,27 @@ class KernelState:
         # XDP_TX on veth wakes the other end only if that has a program; a redirect always.
         flags = abi.IF_BOUNCE_REDIRECT if link.kind == "veth" else 0
         value = abi.InterfaceValue(link.mac, _NO_MAC, flags, link.addr, link.mtu)
-        self.maps.interfaces.write(link.ifindex, value)
-        self._mtus[link.ifindex] = link.mtu
+        self._interfaces[link.ifindex] = value
+        self._write_interface(link.ifindex)
         self._write_min_mtu()
 
     def _write_min_mtu(self) -> None:
-        if self._mtus:
-            self.maps.control.change_min_mtu(min(self._mtus.values()))
+        if self._interfaces:
+            mtus = [value.mtu for value in self._interfaces.values()]
+            self.maps.control.change_min_mtu(min(mtus))
+
+    def set_handoff(self, flags: Mapping[int, int]) -> None:
+        """Set how hand-off to the kernel stands, by interface number (``IF_HANDOFF_*``, ...)."""
+        self._handoff = dict(flags)
+        lacking = any(each & abi.IF_NO_XMIT for each in flags.values())
+        self.maps.control.set_flags(abi.CONTROL_NO_XMIT if lacking else 0)
+        for ifindex in self._interfaces:
+            self._write_interface(ifindex)
+
+    def _write_interface(self, ifindex: int) -> None:
+        value = self._interfaces[ifindex]
+        flags = value.flags | self._handoff.get(ifindex, 0)
+        self.maps.interfaces.write(ifindex, dataclasses.replace(value, flags=flags))
 
     def backend_value(self, backend: int) -> abi.BackendValue:
         """What was written last for a backend."""
@@ -250,6 +272,7 @@ class KernelState:
                 generation=self.former.generation + 1,
                 probe_port_min=settings.probe_port_min,
                 probe_port_max=settings.probe_port_max,
+                flags=self.former.flags if self._adopted else 0,
             )
         )
 
@@ -266,7 +289,7 @@ class KernelState:
                 proto=backend.endpoint.proto,
                 # Its packets, and XDP's own choice, go on until the path is known anew.
                 flags=(abi.BACKEND_SHARED if backend.endpoint in self.shared else 0)
-                | (before.flags & abi.BACKEND_UP),
+                | (before.flags & (abi.BACKEND_UP | abi.BACKEND_KERNEL)),
                 service=service.id,
                 ifindex=before.ifindex,
                 probe_addr=before.probe_addr,

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 import structlog
 
-from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path
+from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path, Resolution
 from xdp_router.adapters.probe_socket import ProbeTarget
 from xdp_router.core.events import BackendState, Event
 from xdp_router.core.model import Backend
@@ -16,6 +17,16 @@ from .executor import Executor
 from .kernel_state import KernelState
 
 _log = structlog.get_logger()
+
+
+class Handoff(Protocol):
+    """What hand-off to the kernel means for a path, see ``daemon/handoff.py``."""
+
+    def takes_frames(self, ifindex: int) -> bool:
+        """Whether XDP can send by an interface."""
+
+    def unusable(self, egress: int, egresses: Collection[int]) -> str:
+        """Why new flows must not go out by ``egress``; empty: they may."""
 
 
 class Network:
@@ -45,8 +56,16 @@ class Network:
             self._retired.setdefault(backend.endpoint.addr, []).append(backend)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._gone: set[int] = set()
+        self._latest: dict[int, tuple[Path | None, str]] = {}  # by address
+        self._egresses: dict[int, int] = {}  # by address; a path that is lost may come back
+        self._written: dict[int, tuple[Path | None, str, bool]] = {}
+        self.handoff: Handoff | None = None
+        self.resolution: Callable[[int], Resolution | None] = lambda addr: None
+        """What is known of the way to an address, path or not."""
         self.paths: dict[int, tuple[Path | None, str]] = {}
-        """By backend id: its path, or None and the reason."""
+        """By backend id: its path, and why it is down, if it is; None: it has none."""
+        self.by_kernel: set[int] = set()
+        """Ids of backends whose packets are left to the kernel."""
 
     def attached(self, link: LinkInfo) -> None:
         """An interface is, or is about to be, attached: what arrives there may be ours."""
@@ -66,16 +85,39 @@ class Network:
         if path is not None and path.ifindex not in self._names:
             reason = f"its route leaves by interface number {path.ifindex}, which is not attached"
             path = None
+        self._latest[addr] = (path, reason)
+        self._apply(addr)
+
+    def reconsider(self) -> None:
+        """Hand-off to the kernel stands otherwise than before: apply that to every path."""
+        for addr in list(self._latest):
+            self._apply(addr)
+
+    def _is_left_to_kernel(self, addr: int, path: Path | None) -> bool:
+        if path is not None:
+            return self.handoff is not None and not self.handoff.takes_frames(path.ifindex)
+        # The kernel asks for the neighbour again, and keeps the packets until it answers.
+        found = self.resolution(addr)
+        return found is not None and found.neighbour_lost and found.ifindex in self._names
+
+    def _apply(self, addr: int) -> None:
+        path, reason = self._latest[addr]
+        kernel = self._is_left_to_kernel(addr, path)
+        if path is not None and self.handoff is not None:
+            self._egresses[addr] = path.ifindex
+            reason = self.handoff.unusable(path.ifindex, set(self._egresses.values()))
         for backend in self._retired.get(addr, ()):
-            self._state.set_path(backend.id, path)
+            self._state.set_path(backend.id, path, kernel)
         for backend in self._by_addr.get(addr, ()):
-            if self.paths.get(backend.id) == (path, reason):
+            if self._written.get(backend.id) == (path, reason, kernel):
                 continue
+            self._written[backend.id] = (path, reason, kernel)
             self.paths[backend.id] = (path, reason)
-            if path is None:
+            (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
+            if path is None or reason:
                 # Nobody may choose it any more before its path goes.
                 self._handle(BackendState(backend.id, up=False))
-                self._set_path(backend, None)
+                self._set_path(backend, path)
                 _log.warning("backend_down", backend=backend.name, reason=reason)
                 continue
             self._set_path(backend, path)
@@ -85,6 +127,7 @@ class Network:
                 backend=backend.name,
                 interface=self.interface_name(path.ifindex),
                 next_hop=path.dmac.hex(":"),
+                path="kernel" if kernel else "xdp",
             )
 
     def link_changed(self, event: LinkEvent) -> None:
@@ -107,7 +150,7 @@ class Network:
         _log.info("interface_changed", interface=link.name, what=event.what)
 
     def _set_path(self, backend: Backend, path: Path | None) -> None:
-        self._state.set_path(backend.id, path)
+        self._state.set_path(backend.id, path, backend.id in self.by_kernel)
         endpoint = backend.endpoint
         target = ProbeTarget(path, endpoint.addr, endpoint.port) if path is not None else None
         self._executor.set_target(backend.id, target)

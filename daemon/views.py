@@ -68,6 +68,7 @@ class Views:
                     "ifindex": link.ifindex,
                     "mode": link.mode.value,
                     "ready": router.ready and router.network.interface_exists(link.ifindex),
+                    **router.handoff.view(link.ifindex),
                 }
                 for link in router.links
             ],
@@ -127,6 +128,7 @@ class Views:
                     "address": format_endpoint(backend.endpoint),
                     "up": backend.id in router.engine.up,
                     "reason": reason,
+                    "path": _path_kind(backend.id in router.network.by_kernel, path is not None),
                     "interface": router.network.interface_name(path.ifindex) if path else "",
                     "next_hop_mac": format_mac(path.dmac) if path else "",
                     "weight": backend.weight,
@@ -267,6 +269,11 @@ class Views:
         raw = flows.read(abi.peer_key(key, raw))
         reply_us = abi.unpack_flow_entry(raw).first_data_us if raw is not None else 0
         return forward.first_data_us, reply_us
+
+
+def _path_kind(by_kernel: bool, known: bool) -> str:
+    """Who sends a backend's packets on their way."""
+    return "kernel" if by_kernel else "xdp" if known else "none"
 
 
 _ANSWERS = {

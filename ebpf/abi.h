@@ -200,9 +200,8 @@ enum xr_direction {
 };
 
 /* flow_entry.flags */
-#define XR_FLOW_FIN 0x01    /* this side's FIN was seen inside the window */
-#define XR_FLOW_RST 0x02    /* likewise its RST */
-#define XR_FLOW_KERNEL 0x04 /* REPLY: handed to the kernel: its egress takes no XDP frames */
+#define XR_FLOW_FIN 0x01 /* this side's FIN was seen inside the window */
+#define XR_FLOW_RST 0x02 /* likewise its RST */
 
 /* One direction of an established flow. The first 64 bytes are what a packet touches. */
 struct flow_entry {
@@ -337,6 +336,9 @@ struct interface {
 };
 XR_ASSERT_SIZE(interface, 24);
 
+/* control.flags */
+#define XR_CONTROL_NO_XMIT 0x01 /* some interface has XR_IF_NO_XMIT: look before replying */
+
 /* control[0] */
 struct control {
 	__u64 heartbeat_ns;       /* daemon's last sign of life */
@@ -359,9 +361,11 @@ struct control {
 	__u32 ring_deep; /* bytes that wait in the ring from which on XDP decides by itself */
 	__u16 probe_port_min; /* host byte order, inclusive */
 	__u16 probe_port_max;
-	__u32 pad;
+	__u32 flags;
 };
 XR_ASSERT_SIZE(control, 136);
+
+#define XR_EGRESS_KERNEL 0xffffffffU /* reinject_meta: rewritten, for the kernel to route */
 
 /*
  * data_meta of a frame that the daemon runs through the program (BPF_PROG_TEST_RUN).

@@ -351,6 +351,8 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 	reply->packets++;
 	reply->bytes += p.ip_len;
 	rewrite_from_pending(&p.key, reply, &to);
+	if (takes_no_frames(reply->ifindex))
+		return hand_to_kernel(ctx, &p, &to, XR_IF_HANDOFF_REPLY);
 	return send_to_client(ctx, &p, &to, reply->dmac, reply->smac, reply->ifindex);
 }
 
@@ -390,6 +392,8 @@ XR_SEC int stage_probe(struct xdp_md *ctx)
 		return drop(XR_COUNT_probe_rst);
 	}
 	probe_reply_submit(ctx, &p, XR_PROBE_SYNACK, seq);
+	if (takes_no_frames(ctx->ingress_ifindex)) /* the host's own stack answers it by RST */
+		return pass(XR_COUNT_probe_synack);
 	return answer_rst(ctx, &p, XR_COUNT_probe_synack);
 }
 

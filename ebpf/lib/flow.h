@@ -205,6 +205,8 @@ static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p,
 		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
+	if (control && (control->flags & XR_CONTROL_NO_XMIT) && takes_no_frames(flow->ifindex))
+		return hand_to_kernel(ctx, p, &to, XR_IF_HANDOFF_REPLY);
 	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
 }
 

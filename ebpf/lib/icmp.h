@@ -77,7 +77,8 @@ struct route_back {
 	__be32 daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 ifindex; /* 0: no path */
+	__u32 ifindex;    /* 0: no path */
+	__u32 capability; /* of the ingress that the kernel's hand-off needs; 0: XDP sends */
 	__u8 dmac[6];
 	__u8 smac[6];
 };
@@ -89,8 +90,18 @@ static __always_inline void route_by_backend(struct route_back *to, __u32 id)
 	if (!backend)
 		return;
 	to->ifindex = backend->ifindex;
+	to->capability = backend->flags & XR_BACKEND_KERNEL ? XR_IF_HANDOFF_FORWARD : 0;
 	mac_copy(to->dmac, backend->dmac);
 	mac_copy(to->smac, backend->smac);
+}
+
+static __always_inline void route_by_client(struct route_back *to, __u32 ifindex, const __u8 *dmac,
+					    const __u8 *smac)
+{
+	to->ifindex = ifindex;
+	to->capability = takes_no_frames(ifindex) ? XR_IF_HANDOFF_REPLY : 0;
+	mac_copy(to->dmac, dmac);
+	mac_copy(to->smac, smac);
 }
 
 /* Finds whose packets answer the embedded one, and where they go. 0: nobody's. */
@@ -116,17 +127,13 @@ static __always_inline int find_route_back(const struct flow_key *quoted, struct
 			route_by_backend(to, flow->backend);
 			return 1;
 		}
-		to->ifindex = flow->ifindex;
-		mac_copy(to->dmac, flow->dmac);
-		mac_copy(to->smac, flow->smac);
+		route_by_client(to, flow->ifindex, flow->dmac, flow->smac);
 		return 1;
 	}
 	key.kind = XR_KIND_REPLY;
 	pending = pending_flows_lookup(&key);
 	if (pending) {
-		to->ifindex = pending->ifindex;
-		mac_copy(to->dmac, pending->dmac);
-		mac_copy(to->smac, pending->smac);
+		route_by_client(to, pending->ifindex, pending->dmac, pending->smac);
 	} else {
 		key.kind = XR_KIND_FORWARD;
 		pending = pending_flows_lookup(&key);
@@ -170,29 +177,37 @@ static __always_inline void rewrite_error(struct xdp_md *ctx, struct packet *p,
 	}
 	quote->icmp->checksum = csum_apply(quote->icmp->checksum, sum);
 
-	p->ip->check = csum_apply(p->ip->check,
-				  (__u32)csum_delta_l3(&outer, saddr, to->daddr) + CSUM_DELTA_TTL);
+	p->ip->check = csum_apply(p->ip->check, csum_delta_l3(&outer, saddr, to->daddr));
 	p->ip->saddr = saddr;
 	p->ip->daddr = to->daddr;
-	p->ip->ttl--;
 }
 
 /* An error about a flow's packet goes to its sender, any other one passes untouched. */
 static __always_inline int translate_error(struct xdp_md *ctx, struct packet *p,
 					   const struct quote *quote)
 {
+	struct interface *ingress;
 	struct route_back to = {};
 
 	if (p->ip->daddr != quote->key.saddr || !find_route_back(&quote->key, &to))
 		return pass(XR_COUNT_pass_not_tcp);
-	if (!to.ifindex)
+	ingress = interfaces_lookup(ctx->ingress_ifindex);
+	if (to.capability ? !ingress || !(ingress->flags & to.capability) ||
+				    p->l3_off != sizeof(struct ethhdr)
+			  : !to.ifindex)
 		return drop(XR_COUNT_no_path);
 	if (p->ip->ttl <= 1) /* an error is never answered by another one (RFC 1122, 3.2.2) */
 		return drop(XR_COUNT_ttl_exceeded);
 	rewrite_error(ctx, p, quote, &to);
+	count(XR_COUNT_icmp_translated);
+	if (to.capability && ingress) {
+		mac_copy(p->eth->h_dest, ingress->mac);
+		return pass(XR_COUNT_handed_to_kernel);
+	}
+	p->ip->ttl--;
+	p->ip->check = csum_apply(p->ip->check, CSUM_DELTA_TTL);
 	mac_copy(p->eth->h_dest, to.dmac);
 	mac_copy(p->eth->h_source, to.smac);
-	count(XR_COUNT_icmp_translated);
 	return bpf_redirect(to.ifindex, 0);
 }
 

@@ -17,15 +17,20 @@ struct rewrite {
 	__u16 l4_delta;
 };
 
-static __always_inline void rewrite_packet(struct packet *p, const struct rewrite *to)
+static __always_inline void rewrite_ends(struct packet *p, const struct rewrite *to)
 {
 	p->ip->saddr = to->saddr;
 	p->ip->daddr = to->daddr;
-	p->ip->ttl--;
-	p->ip->check = csum_apply(p->ip->check, (__u32)to->l3_delta + CSUM_DELTA_TTL);
 	p->tcp->source = to->sport;
 	p->tcp->dest = to->dport;
 	p->tcp->check = csum_apply(p->tcp->check, to->l4_delta);
+}
+
+static __always_inline void rewrite_packet(struct packet *p, const struct rewrite *to)
+{
+	rewrite_ends(p, to);
+	p->ip->ttl--;
+	p->ip->check = csum_apply(p->ip->check, (__u32)to->l3_delta + CSUM_DELTA_TTL);
 }
 
 static __always_inline void rewrite_from_pending(const struct flow_key *key,
@@ -95,14 +100,68 @@ static __always_inline int redirect(struct xdp_md *ctx, __u32 ifindex)
 	return bpf_redirect(ifindex, 0);
 }
 
+/* Can nothing be redirected to the interface? The daemon knows, by its driver. */
+static __always_inline int takes_no_frames(__u32 ifindex)
+{
+	struct interface *interface = interfaces_lookup(ifindex);
+
+	return interface && (interface->flags & XR_IF_NO_XMIT);
+}
+
+/*
+ * Leaves the rewritten packet to the kernel, which forwards it, if it is known to (capability,
+ * an XR_IF_HANDOFF_ flag of the ingress); else drops it: never rewritten and lost. The kernel
+ * lowers the TTL itself. A tagged frame is another interface's to the kernel, of which nothing
+ * is known.
+ */
+static __always_inline int hand_to_kernel(struct xdp_md *ctx, struct packet *p,
+					  const struct rewrite *to, __u32 capability)
+{
+	struct interface *interface = interfaces_lookup(ctx->ingress_ifindex);
+	struct reinject_meta *meta;
+
+	if (p->ip->ttl <= 1)
+		return answer_ttl_exceeded(ctx);
+	if (!interface || !(interface->flags & capability) || p->l3_off != sizeof(struct ethhdr))
+		return drop(XR_COUNT_no_path);
+	rewrite_ends(p, to);
+	p->ip->check = csum_apply(p->ip->check, to->l3_delta);
+	mac_copy(p->eth->h_dest, interface->mac); /* or a virtual one, which the kernel refuses */
+	meta = reinject_meta_of(ctx);
+	if (meta) {
+		count(XR_COUNT_reinjected);
+		meta->egress_ifindex = XR_EGRESS_KERNEL;
+	}
+	return pass(XR_COUNT_handed_to_kernel);
+}
+
+/*
+ * The same for a frame that bounce() would send: it bears an address of ours, and its MACs
+ * are those of the way back.
+ */
+static __always_inline int bounce_by_kernel(struct xdp_md *ctx, const struct interface *interface)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end ||
+	    !(interface->flags & XR_IF_HANDOFF_REPLY) || eth->h_proto != xr_htons(ETH_P_IP))
+		return drop(XR_COUNT_no_path);
+	mac_copy(eth->h_dest, interface->mac);
+	return pass(XR_COUNT_handed_to_kernel);
+}
+
 /* Sends the frame back out of the interface that it came in by. */
 static __always_inline int bounce(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex;
 	struct interface *interface = interfaces_lookup(ifindex);
 
-	if (interface && !(interface->flags & XR_IF_BOUNCE_REDIRECT) && !reinject_meta_of(ctx))
-		return XDP_TX;
+	if (interface && !reinject_meta_of(ctx)) {
+		if (interface->flags & XR_IF_NO_XMIT) /* neither does XDP_TX work on veth then */
+			return bounce_by_kernel(ctx, interface);
+		if (!(interface->flags & XR_IF_BOUNCE_REDIRECT))
+			return XDP_TX;
+	}
 	return redirect(ctx, ifindex);
 }
 
@@ -193,7 +252,11 @@ static __always_inline int send_to_backend(struct xdp_md *ctx, struct packet *p,
 {
 	struct backend *backend = backends_lookup(backend_id);
 
-	if (!backend || !backend->ifindex)
+	if (!backend)
+		return drop(XR_COUNT_no_path);
+	if (backend->flags & XR_BACKEND_KERNEL)
+		return hand_to_kernel(ctx, p, to, XR_IF_HANDOFF_FORWARD);
+	if (!backend->ifindex)
 		return drop(XR_COUNT_no_path);
 	if (p->ip->ttl <= 1)
 		return answer_ttl_exceeded(ctx);

@@ -111,6 +111,8 @@ def test_heartbeat_changes_nothing_else(maps: Maps) -> None:
     value = dataclasses.replace(maps.control.read(), reinject_mark=7, probe_port_max=61999)
     maps.control.write(value)
     maps.control.beat(123_456_789, 5)
+    maps.control.set_flags(1)
+    value = dataclasses.replace(value, flags=1)
     assert maps.control.read() == dataclasses.replace(value, heartbeat_ns=123_456_789, resumed_ns=5)
 
 

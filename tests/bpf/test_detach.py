@@ -20,6 +20,7 @@ from xdp_router.adapters.dataplane import DataPlane, NoInstance
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pins import find_instances, instance_dir, link_pin
+from xdp_router.adapters.sysctl import Change
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.daemon.detach import detach_interfaces
 
@@ -118,6 +119,36 @@ def test_ports_of_another_namespace_are_left_and_told(bpffs: Path) -> None:
         assert "still reserved, in the network namespace of the daemon" in line
         assert "ip_local_reserved_ports" in line
         assert sysctl.read(sysctl.RESERVED_PORTS) == "61001"
+
+
+@in_fresh_netns
+def test_sysctls_are_put_back(bpffs: Path) -> None:
+    """Those that still are as the daemon set them; elsewhere they are only told."""
+    ours, operators = "net.ipv4.conf.eth0.forwarding", "net.ipv4.conf.eth0.rp_filter"
+    changes = [Change(ours, "0", "1"), Change(operators, "1", "2")]
+    changes.append(Change("net.ipv4.conf.gone.forwarding", "0", "1"))
+    noted = {Note.SYSCTLS: sysctl.format_changes(changes), Note.NETNS: sysctl.namespace_id()}
+    with IPRoute() as ipr:
+        wire = make_wire(ipr, "eth0", None, None)
+        for namespace in (wire.far_ns, None):
+            leave_behind(bpffs, "eth0", notes=noted)
+            values = sysctl.Sysctls()
+            values.set(ours, "1")
+            values.set(operators, "0")
+            here = open_netns()
+            if namespace is not None:
+                enter_netns(namespace)
+            said = [line for line in detach_interfaces(["eth0"], bpffs) if "conf" in line]
+            enter_netns(here)
+            left = "left as it is: somebody has changed it since"
+            if namespace is not None:
+                there = "in the network namespace of the daemon; it was 0"
+                assert said[0] == f"{ours}: still 1, {there}"
+                assert sysctl.read(ours) == "1"
+            else:
+                assert said[:2] == [f"{ours}: 0 again", f"{operators}: {left}"]
+                assert (sysctl.read(ours), sysctl.read(operators)) == ("0", "0")
+            assert len(said) == 3
 
 
 @in_fresh_netns

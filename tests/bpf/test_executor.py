@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from pyroute2 import IPRoute
 
 from tests.support.cast import BACKENDS, decision, first, key
 from tests.support.fresh_netns import in_fresh_netns
@@ -24,6 +25,7 @@ from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
+from xdp_router.core.address import format_addr
 from xdp_router.core.commands import (
     LogDecision,
     PublishHashTable,
@@ -246,6 +248,33 @@ def test_a_bound_first_packet_goes_out_to_its_backend() -> None:
         assert frame[30:34] == B2.endpoint.addr.to_bytes(4, "big")
         assert frame[34:42] == (1 << 48 | 8080 << 32 | 1).to_bytes(8, "big")
         assert wired.router.maps.counters.read()["reinjected"] == 1
+
+
+@in_fresh_netns
+def test_a_bound_first_packet_is_left_to_the_kernel() -> None:
+    """Its backend's neighbour is not known any more: the host's own stack resolves and sends."""
+    with wired_router() as wired, IPRoute() as ipr:
+        ipr.addr("add", index=wired.backend.ifindex, address="198.18.1.1", prefixlen=24)
+        far = wired.wires[1]
+        to = format_addr(B2.endpoint.addr)
+        far.at_far(lambda other: other.addr("add", index=far.far, address=to, prefixlen=24))
+        state = wired.router.state
+        state.set_path(2, None, by_kernel=True)
+        state.open_services()
+        held = _hold(wired)
+        bind(wired.executor, 2, held)
+        wired.executor.execute(Reinject(held))
+        assert wired.executor.counters["reinject_not_forwarded"] == 1  # not allowed there
+        state.set_handoff({wired.client.ifindex: abi.IF_HANDOFF_FORWARD})
+        wired.executor.execute(Reinject(held))
+        frame = wired.at_backend.recv(2048)
+        assert frame[6:12] == wired.backend.mac
+        assert frame[22] == held.frame[22] - 1
+        assert frame[26:30] == held.key.client_addr.to_bytes(4, "big")
+        assert frame[30:34] == B2.endpoint.addr.to_bytes(4, "big")
+        counted = wired.router.maps.counters.read()
+        assert (counted["handed_to_kernel"], counted["no_path"]) == (1, 1)
+        wired.executor.close()
 
 
 @in_fresh_netns

@@ -145,6 +145,27 @@ def test_icmp_errors_have_a_budget() -> None:
         assert value.icmp_interval_ns > value.icmp_burst_ns
 
 
+def test_handoff_is_kept_beside_the_rest(router: SmallRouter) -> None:
+    """Told before or after the interface, and whatever else about it or the backend changes."""
+    link = LinkInfo(7, "be", b"\2\0\0\0\0\7", 1500, True, 0, "none", "veth", True)
+    state = router.state
+    state.set_handoff({7: abi.IF_NO_XMIT})
+    state.set_interface(link)
+    both = abi.IF_BOUNCE_REDIRECT | abi.IF_NO_XMIT
+    assert dict(router.maps.interfaces.items())[7].flags == both
+    assert router.maps.control.read().flags == abi.CONTROL_NO_XMIT
+    state.beat(5, 0)
+    assert router.maps.control.read().flags == abi.CONTROL_NO_XMIT
+    state.set_handoff({7: abi.IF_HANDOFF_FORWARD})
+    assert dict(router.maps.interfaces.items())[7].flags == 5
+    assert router.maps.control.read().flags == 0
+    state.set_path(1, PATH, by_kernel=True)
+    state.set_up(1, True)
+    assert backend(router).flags == abi.BACKEND_UP | abi.BACKEND_KERNEL
+    state.set_path(1, PATH)
+    assert backend(router).flags == abi.BACKEND_UP
+
+
 def test_two_services_may_share_a_backend() -> None:
     """Its address answers for the first of them; both have it as a backend of their own."""
     with small_router() as router:

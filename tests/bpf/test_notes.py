@@ -31,7 +31,7 @@ def test_each_note_comes_back() -> None:
         notes.write(Note.RESERVED_PORTS, "1-2")
         notes.write(Note.RESERVED_PORTS, ports)
         notes.write(Note.CONTROL_SOCKET, "/run/büro.sock")
-        assert [Notes(fd).read(note) for note in Note] == [ports, "", "/run/büro.sock"]
+        assert [Notes(fd).read(note) for note in Note] == [ports, "", "/run/büro.sock", ""]
         with pytest.raises(ValueError, match="CONTROL_SOCKET: 4097 bytes, expected at most 4096"):
             notes.write(Note.CONTROL_SOCKET, "x" * (NOTE_BYTES + 1))
     finally:

@@ -62,6 +62,7 @@ class Stage:
             paths={1: (None, "no ARP answer"), 2: (path, "")},
             interface_name={3: "wan0", 7: "be2"}.__getitem__,
             interface_exists=lambda ifindex: ifindex not in self.gone,
+            by_kernel={1},
         )
         self.router = SimpleNamespace(
             config=small.config,
@@ -74,6 +75,7 @@ class Stage:
             decisions_total=5,
             decisions_by_service={0: 5},
             network=network,
+            handoff=SimpleNamespace(view=lambda ifindex: {"takes_xdp_frames": ifindex != 3}),
             state=small.state,
             ager=SimpleNamespace(entries=6),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
@@ -113,7 +115,13 @@ def test_status_is_one_look_at_everything(stage: Stage) -> None:
     status = stage.views.status({})
     assert status["ready"] is True
     assert status["interfaces"] == [
-        {"name": "wan0", "ifindex": 3, "mode": "generic", "ready": True}  # as it is called now
+        {
+            "name": "wan0",  # as it is called now
+            "ifindex": 3,
+            "mode": "generic",
+            "ready": True,
+            "takes_xdp_frames": False,
+        }
     ]
     stage.gone.add(3)
     assert stage.views.status({})["interfaces"][0]["ready"] is False
@@ -146,6 +154,9 @@ def test_services_and_backends_tell_what_they_are(stage: Stage) -> None:
     }
     lost, good = stage.views.backends({})
     assert (lost["reason"], lost["interface"], lost["rtt_us"]) == ("no ARP answer", "", None)
+    assert (lost["path"], good["path"]) == ("kernel", "xdp")
+    stage.router.network.by_kernel.clear()
+    assert stage.views.backends({})[0]["path"] == "none"
     assert (good["name"], good["service"], good["address"]) == ("b2", "web", "198.18.1.2:8080")
     assert (good["interface"], good["next_hop_mac"]) == ("be2", "02:00:00:00:00:aa")
     assert (good["rtt_us"], good["wins"], good["answers"]) == (400.0, 1, 1)

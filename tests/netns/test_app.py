@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from xdp_router.adapters.netlink import BackendRouteError
 from xdp_router.core.config import RouterConfig, Settings, config_from_flags
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.daemon.app import AttachOptions, Router
+from xdp_router.linux.ethtool import Offload, set_offload
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -63,6 +65,10 @@ class Place:
         return left
 
 
+def _take_frames(name: str, _far: IPRoute) -> None:
+    set_offload(name, Offload.GRO, True)
+
+
 @contextlib.contextmanager
 def place(tmp_path: Path, bpffs: Path) -> Iterator[Place]:
     """The calling thread's namespace, which must be a fresh one, made into a router's."""
@@ -72,6 +78,8 @@ def place(tmp_path: Path, bpffs: Path) -> Iterator[Place]:
             make_wire(ipr, "cl", "198.18.0.1", "198.18.0.2"),
             make_wire(ipr, "be", "198.18.1.1", "198.18.1.2"),
         )
+        for wire in wires:  # else XDP cannot send there, and the kernel would have to forward
+            wire.at_far(partial(_take_frames, f"{wire.near_name}p"))
         yield Place(tmp_path / "run" / "control.sock", bpffs / "xr", wires)
         for wire in wires:
             os.close(wire.far_ns)

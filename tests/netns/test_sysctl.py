@@ -10,7 +10,7 @@ from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
 from xdp_router.adapters import sysctl
-from xdp_router.adapters.sysctl import SysctlError, Sysctls
+from xdp_router.adapters.sysctl import Change, SysctlError, Sysctls
 
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 FORWARD = "net.ipv4.ip_forward"
@@ -101,6 +101,30 @@ def test_ports_of_a_predecessor_are_given_back_with_ones_own() -> None:
     assert sysctl.read(RESERVED) == "50,40000-40010"
     sysctls.restore()
     assert sysctl.read(RESERVED) == "50,40000-40002"
+
+
+@in_fresh_netns
+def test_changes_as_text() -> None:
+    """They come back; a predecessor's are put back as one's own, if they still hold."""
+    changes = [Change(FORWARD, "0", "1"), Change("net.ipv4.ip_default_ttl", "64", "60")]
+    assert sysctl.parse_changes(sysctl.format_changes(changes)) == changes
+    assert sysctl.parse_changes("") == []
+    Sysctls().set(FORWARD, "1")
+    sysctls = Sysctls()
+    sysctls.adopt(changes)
+    assert sysctls.changes == changes[:1]
+    assert sysctls.restore() == changes[:1]
+    assert sysctl.read(FORWARD) == "0"
+    assert not sysctl.put_back(changes[1])
+    assert not sysctl.put_back(Change("net.ipv4.conf.none.forwarding", "0", "1"))
+
+
+@in_fresh_netns
+def test_an_interface_with_a_dot() -> None:
+    """VLAN interfaces are called so; and its values are one's own, not those of ``eth0``."""
+    with IPRoute() as ipr:
+        ipr.link("add", ifname="eth0.5", kind="veth", peer={"ifname": "peer"})
+    assert sysctl.read(sysctl.of_interface("eth0.5", "forwarding")) == "0"
 
 
 @in_fresh_netns

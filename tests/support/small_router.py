@@ -81,6 +81,7 @@ class WiredRouter:
     at_client: socket.socket
     at_backend: socket.socket
     outside: Reinjector
+    wires: tuple[Wire, Wire]
 
     def path(self) -> Path:
         """The path to every backend."""
@@ -161,6 +162,7 @@ def wired_router(
             at_backend=undo.enter_context(_tap(backend)),
             # Another mark than the router's: the program takes such frames for new ones.
             outside=Reinjector(router.plane.entry, 1),
+            wires=(client, backend),
         )
 
 

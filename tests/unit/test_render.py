@@ -53,7 +53,7 @@ def test_status_shows_interfaces_and_first_packet_latency(capsys: Capture) -> No
     """Readiness, interfaces with their mode, and FPPL are on the page; zero counters are not."""
     render.status(STATUS)
     text = "\n".join(_lines(capsys))
-    assert "client0 (native), be1 (generic, not ready)" in text
+    assert "client0 (native, takes no XDP frames), be1 (generic, not ready)" in text
     assert "p50 850 µs, p99 4.2 ms of 1.2k" in text
     assert "2 of 3 up" in text
     assert "probe_budget" in text
@@ -72,6 +72,7 @@ def test_backend_that_is_down_has_its_reason_below(capsys: Capture) -> None:
     lines = _lines(capsys)
     assert lines[-1] == "b2 is down: no ARP answer from 198.19.2.2 on be2"
     assert "850 µs" in lines[1]
+    assert [line.split()[4:6] for line in lines[1:3]] == [["be1", "850"], ["be2", "(kernel)"]]
 
 
 def test_services_are_listed(capsys: Capture) -> None:

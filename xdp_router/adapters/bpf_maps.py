@@ -187,6 +187,12 @@ class Control:
             raise RuntimeError("Control.change_min_mtu before Control.write")
         self.write(replace(self._written, min_mtu=mtu))
 
+    def set_flags(self, flags: int) -> None:
+        """Set ``flags`` (``CONTROL_*``). Needs a ``write`` before."""
+        if self._written is None:
+            raise RuntimeError("Control.set_flags before Control.write")
+        self.write(replace(self._written, flags=flags))
+
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write the heartbeat, and when it came back after its newest pause.
 

@@ -19,6 +19,7 @@ from xdp_router.core.errors import XdpRouterError
 from . import (
     doctor_daemon,
     doctor_dataplane,
+    doctor_handoff,
     doctor_interface,
     doctor_network,
     doctor_pins,
@@ -130,6 +131,8 @@ class _Examination:
                 links.append(link_info(name))
             except HostError:
                 pass  # told just before
+        services = target.services
+        guarded("interfaces", lambda: doctor_handoff.check_handoff(links, services), found)
         guarded("host", doctor_network.check_forwarding, found)
         guarded("host", doctor_network.check_firewall, found)
         ports = target.ports

@@ -17,7 +17,8 @@ from .pins import InstanceRef
 _TROUBLE = {
     "no_path": (
         "packets were dropped because there was no way to their backend or client",
-        "xdp-router backends gives the reason; attach the interface that is missing",
+        "xdp-router backends gives the reason; attach the interface that is missing, or mend what "
+        "the findings 'handoff' say",
     ),
     "ring_full": (
         "first packets were decided without a race, because the daemon did not empty the ring in "

@@ -118,9 +118,11 @@ def judge_queues(name: str, found: Channels, cpus: int) -> Finding:
 def _reverse_path(name: str) -> Iterator[Finding]:
     """rp_filter only meets what XDP passes to the kernel."""
     try:
-        value = max(int(sysctl.read(f"net.ipv4.conf.{each}.rp_filter")) for each in ("all", name))
+        value = max(
+            int(sysctl.read(sysctl.of_interface(each, "rp_filter"))) for each in ("all", name)
+        )
         local = any(
-            sysctl.read(f"net.ipv4.conf.{each}.accept_local") == "1" for each in ("all", name)
+            sysctl.read(sysctl.of_interface(each, "accept_local")) == "1" for each in ("all", name)
         )
     except (sysctl.SysctlError, ValueError):
         return
@@ -130,7 +132,7 @@ def _reverse_path(name: str) -> Iterator[Finding]:
             name,
             "rp_filter is strict: packets that XDP leaves to the kernel are dropped when the way "
             "back leads over another interface",
-            f"sysctl -w net.ipv4.conf.{name}.rp_filter=2 net.ipv4.conf.all.rp_filter=2",
+            f"sysctl -w {sysctl.of_interface(name, 'rp_filter')}=2 net.ipv4.conf.all.rp_filter=2",
         )
     else:
         accepts = "on" if local else "off"

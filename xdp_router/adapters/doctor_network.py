@@ -32,8 +32,7 @@ def check_forwarding() -> Iterator[Finding]:
         yield warn(
             "ip_forward",
             "host",
-            "net.ipv4.ip_forward is 0: only traffic of the services passes this box, and where a "
-            "frame cannot be redirected by XDP the kernel cannot take it over (counter no_path)",
+            "net.ipv4.ip_forward is 0: only traffic of the services passes this box",
             "sysctl -w net.ipv4.ip_forward=1",
         )
     if sysctl.exists("net.netfilter.nf_conntrack_count"):

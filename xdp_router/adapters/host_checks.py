@@ -179,7 +179,8 @@ def _veth(facts: InterfaceFacts, native: bool) -> list[HostWarning]:
                 "veth_peer_unseen",
                 name,
                 "the other end of this veth is in another network namespace: if TX checksum "
-                "offload is on there, or GRO off, forwarded packets are lost without a counter",
+                "offload is on there, forwarded packets are lost without a counter; if GRO is "
+                "off, the kernel has to forward them",
                 "in that namespace: ethtool -K PEER tx off gro on",
                 certain=False,
             )
@@ -203,7 +204,8 @@ def _veth(facts: InterfaceFacts, native: bool) -> list[HostWarning]:
                 "veth_peer_gro_off",
                 name,
                 f"GRO is off at {peer}, the other end of this veth, and no XDP program runs "
-                "there: it takes no frames that XDP forwards to it, they vanish without a counter",
+                "there: XDP cannot send by this end. The kernel has to forward instead, which is "
+                "slower; before Linux 6.3 nobody can tell, and frames vanish without a counter",
                 f"ethtool -K {peer} gro on",
             )
         )
@@ -250,7 +252,7 @@ def _answers_for_others(interface: str) -> bool:
     """Whether ARP for addresses of the interface's own subnet is answered by proxy."""
     for name in (interface, "all"):
         try:
-            if sysctl.read(f"net.ipv4.conf.{name}.proxy_arp_pvlan") == "1":
+            if sysctl.read(sysctl.of_interface(name, "proxy_arp_pvlan")) == "1":
                 return True
         except sysctl.SysctlError:
             continue

@@ -25,6 +25,8 @@ class Note(enum.IntEnum):
     """The network namespace in which that was done, see ``sysctl.namespace_id``."""
     CONTROL_SOCKET = 2
     """Absolute path."""
+    SYSCTLS = 3
+    """Interfaces' sysctls that were set, see ``sysctl.format_changes``; in that namespace."""
 
 
 class Notes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +26,11 @@ class SysctlError(XdpRouterError):
 def _path(name: str) -> Path:
     # An interface name may hold dots ("eth0.5"), which are written as slashes then.
     return _ROOT / name.translate(str.maketrans("./", "/."))
+
+
+def of_interface(interface: str, key: str) -> str:
+    """An IPv4 sysctl of one interface, or of ``all``."""
+    return f"net.ipv4.conf.{interface.replace('.', '/')}.{key}"
 
 
 def read(name: str) -> str:
@@ -99,6 +105,36 @@ def release_ports(ports: Iterable[int]) -> None:
         _write(RESERVED_PORTS, format_ports(left))
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A sysctl that was ``old`` and that we have set to ``ours``. Neither holds a blank."""
+
+    name: str
+    old: str
+    ours: str
+
+
+def format_changes(changes: Iterable[Change]) -> str:
+    """Changes as text, one a line."""
+    return "\n".join(f"{each.name} {each.old} {each.ours}" for each in changes)
+
+
+def parse_changes(text: str) -> list[Change]:
+    """What ``format_changes`` has written."""
+    return [Change(*line.split(" ")) for line in text.splitlines()]
+
+
+def put_back(change: Change) -> bool:
+    """Give a sysctl its old value again, if it still has ours. Raises SysctlError.
+
+    False: somebody has changed it since, or it went with its interface.
+    """
+    if not exists(change.name) or read(change.name) != change.ours:
+        return False
+    _write(change.name, change.old)
+    return True
+
+
 class Sysctls:
     """Changes sysctls and puts the old values back on exit.
 
@@ -121,6 +157,17 @@ class Sysctls:
         old = self._old.get(name, (read(name), ""))[0]
         _write(name, value)
         self._old[name] = (old, read(name))
+
+    def adopt(self, changes: Iterable[Change]) -> None:
+        """Count a predecessor's changes as ours, those that still hold. Raises SysctlError."""
+        for change in changes:
+            if exists(change.name) and read(change.name) == change.ours:
+                self._old[change.name] = (change.old, change.ours)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What has been set, and is to be put back."""
+        return [Change(name, old, ours) for name, (old, ours) in self._old.items()]
 
     def reserve_ports(self, first: int, last: int) -> list[str]:
         """Keep the kernel from giving out source ports ``first``..``last`` (inclusive).
@@ -148,17 +195,19 @@ class Sysctls:
         self._reserved |= still
         return still
 
-    def restore(self) -> None:
+    def restore(self) -> list[Change]:
         """Put everything back; of the reserved ports only those that were added.
 
-        Raises SysctlError after trying all. Calling it again does nothing.
+        Returns the sysctls that have their old value again. Raises SysctlError after trying
+        all. Calling it again does nothing.
         """
         faults: list[str] = []
+        restored: list[Change] = []
         while self._old:
             name, (old, ours) = self._old.popitem()
             try:
-                if read(name) == ours:
-                    _write(name, old)
+                if put_back(Change(name, old, ours)):
+                    restored.append(Change(name, old, ours))
             except SysctlError as error:
                 faults.append(str(error))
         if self._reserved:
@@ -169,6 +218,7 @@ class Sysctls:
             self._reserved = set()
         if faults:
             raise SysctlError("; ".join(faults))
+        return restored
 
 
 def exists(name: str) -> bool:

@@ -280,3 +280,4 @@ class ControlValue:
     ring_deep: int = field(default=0xFFFFFFFF, kw_only=True)
     probe_port_min: int
     probe_port_max: int
+    flags: int = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from .address import PROTOCOLS, format_endpoint, protocol_name
 from .config_fields import MS, Problems, S, Table
-from .model import NO_BACKEND, Backend, Endpoint, Forwarding, Mode, Orphans, Service
+from .model import NO_BACKEND, Backend, Endpoint, Forwarding, KernelHandoff, Mode, Orphans, Service
 from .toml_lines import Path, key_lines
 
 _MODES = {"race": Mode.RACE}
@@ -23,6 +23,7 @@ _LATER_MODES = ("snapshot", "inline")
 _FORWARDINGS = {"nat": Forwarding.NAT}
 _LATER_FORWARDINGS = ("fullnat", "dsr", "ipip", "srv6")
 _ORPHANS = {"reset": Orphans.RESET, "hash": Orphans.HASH}
+_HANDOFFS = {"check": KernelHandoff.CHECK, "set": KernelHandoff.SET, "off": KernelHandoff.OFF}
 _SYNTAX_LINE = re.compile(r" ?\(at line (\d+), column \d+\)$")
 
 
@@ -47,6 +48,7 @@ class Settings:
     coalesce_window_ns: int = 2 * MS  # 0: each first packet has its own race
     decisions_kept: int = 10_000
     max_open_decisions: int = 20_000
+    kernel_handoff: KernelHandoff = KernelHandoff.CHECK
 
     @property
     def flow_table_entries(self) -> int:
@@ -186,6 +188,7 @@ def _read_settings(table: Table) -> Settings:
         max_open_decisions=table.integer(
             "max_open_decisions", default.max_open_decisions, 1, 1_000_000
         ),
+        kernel_handoff=table.choice("kernel_handoff", "check", _HANDOFFS),
     )
     if settings.heartbeat_stale_ns < 3 * settings.heartbeat_interval_ns:
         # One beat that comes late must not send every new flow down the degrade chain.

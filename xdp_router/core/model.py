@@ -64,6 +64,16 @@ class Orphans(enum.IntEnum):
     HASH = 1
 
 
+class KernelHandoff(enum.Enum):
+    """Whether packets are handed to the kernel where XDP cannot send them itself."""
+
+    CHECK = "check"
+    """Where the host allows it."""
+    SET = "set"
+    """And the sysctls that it takes are set."""
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Address (IPv4 as a host-order integer), port and IP protocol number."""

@@ -8,6 +8,7 @@ from . import (
     degrade,
     first,
     foreign,
+    handoff,
     handshake,
     icmp,
     icmp_sent,
@@ -29,4 +30,5 @@ CASES = [
     *foreign.CASES,
     *icmp.CASES,
     *icmp_sent.CASES,
+    *handoff.CASES,
 ]

@@ -36,7 +36,8 @@ class Case:
 
     ``out`` None: the frame comes out as it went in. ``counters``: these rise and no others.
     ``event``: the only one; fields not named are zero. ``marked``: run as the daemon runs a
-    held frame; ``egress`` is then what the program has to write ("client", "backend", None).
+    held frame; ``egress`` is then what the program has to write ("client", "backend", "kernel",
+    None).
     """
 
     name: str
@@ -100,7 +101,7 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
         wrong.append(frames.difference(outcome.frame, wanted))
     if outcome.counters != dict(case.counters):
         wrong.append(f"counters {outcome.counters}, wanted {dict(case.counters)}")
-    if outcome.verdict in (REDIRECT, TX):
+    if outcome.verdict in (REDIRECT, TX) or case.out is not None:
         wrong += length_errors(outcome.frame)
         if errors := checksum_errors(outcome.frame):
             wrong.append(f"wrong checksums: {errors}")
@@ -108,7 +109,10 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
             wrong.append(frames.difference(outcome.frame, rebuilt(outcome.frame)))
     if case.mark is not None:
         egress = abi.unpack_reinject_meta(outcome.meta)[1]
-        index = getattr(world.wires, case.egress) if case.egress else 0
+        if case.egress is None or case.egress == "kernel":
+            index = abi.EGRESS_KERNEL if case.egress else 0
+        else:
+            index = getattr(world.wires, case.egress)
         if egress != index:
             wrong.append(f"egress interface {egress}, wanted {index} ({case.egress})")
     wanted_records = 0 if case.event is None else 1

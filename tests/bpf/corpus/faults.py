@@ -21,8 +21,12 @@ def faults(frame: bytes, outcome: Outcome) -> list[str]:
     found = []
     if outcome.verdict not in (PASS, DROP, TX, REDIRECT):
         return [f"verdict {outcome.verdict}"]
-    if outcome.verdict in (PASS, DROP):
-        if outcome.frame != frame:
+    handed = "handed_to_kernel" in outcome.counters
+    if handed != (outcome.verdict == PASS and outcome.frame != frame):
+        found.append("handed to the kernel as it was, or something else rewritten")
+    if outcome.verdict in (PASS, DROP) and not handed:
+        unsent = MADE_BY_US & outcome.counters.keys() and "no_path" in outcome.counters
+        if outcome.frame != frame and not unsent:
             found.append(f"changed and then {VERDICTS[outcome.verdict]}")
         if not outcome.counters:
             found.append(f"{VERDICTS[outcome.verdict]} without a reason counted")
@@ -39,11 +43,11 @@ def faults(frame: bytes, outcome: Outcome) -> list[str]:
         f"{name} checksum was right"
         for name in checksum_errors(outcome.frame) - checksum_errors(frame)
     ]
-    return found + _wrongly_changed(frame, outcome.frame)
+    return found + _wrongly_changed(frame, outcome.frame, 0 if handed else 1)
 
 
-def _wrongly_changed(frame: bytes, out: bytes) -> list[str]:
-    """Rewriting keeps every byte but addresses, ports and sums; the TTL falls by one."""
+def _wrongly_changed(frame: bytes, out: bytes, hops: int) -> list[str]:
+    """Rewriting keeps every byte but addresses, ports and sums; the TTL falls by ``hops``."""
     if len(out) != len(frame):
         return [f"another length, {len(out)}"]
     if is_icmp(frame):
@@ -55,7 +59,7 @@ def _wrongly_changed(frame: bytes, out: bytes) -> list[str]:
     spans += [(tcp + begin, tcp + end) for begin, end in (PORTS, TCP_SUM)]
     found = []
     before, after = bytearray(frame), bytearray(out)
-    if after[at + 8] != before[at + 8] - 1 or not after[at + 8]:
+    if after[at + 8] != before[at + 8] - hops or not after[at + 8]:
         found.append(f"TTL {before[at + 8]} became {after[at + 8]}")
     for begin, end in spans:
         before[begin:end] = after[begin:end] = bytes(end - begin)

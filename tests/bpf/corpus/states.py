@@ -11,6 +11,7 @@ from xdp_router.core import abi
 from .degrade import ALL_DOWN, full_ring, overdue, silent
 from .first import OPEN
 from .flows import decided, established, refused, seen
+from .handoff import CAN_FORWARD, CAN_REPLY, by_kernel
 from .orphans import hash_orphans
 from .probes import ANSWER
 from .world import (
@@ -83,11 +84,15 @@ STATES = [
     _from_client("refused", OPEN, refused()),
     _from_client("established", THERE, established(), bound=AT_B1),
     _from_client("established, SYN", OPEN, established(), bound=AT_B1),
+    _from_client(
+        "established, handed over", THERE, established(), by_kernel(), CAN_FORWARD, bound=AT_B1
+    ),
     _from_client("closing", THERE, established(OVER, OVER), bound=AT_B1),
     _from_client("closing, SYN", OPEN.but(seq=7), established(OVER, OVER), bound=AT_B1),
     _from_backend("SYN-ACK", SYNACK, *decided()),
     _from_backend("pending, from the backend", BACK, *decided(synack=True)),
     _from_backend("established, from the backend", BACK, established()),
+    _from_backend("established, from the backend, handed over", BACK, established(), CAN_REPLY),
     _from_backend("closing, from the backend", BACK, established(OVER, OVER)),
     _from_backend("no state, from the backend", BACK, bound=()),
     State("answer to a probe", (), ANSWER, "backend", B1.end, PROBE_SOURCE),

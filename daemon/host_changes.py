@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon changes on the host beside its data plane: reserved ports and sysctls.
+
+Each change is in ``notes`` before it is made, so that ``detach`` or a successor finds it when this
+daemon is killed.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from xdp_router.adapters import sysctl
+from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.sysctl import Change, SysctlError
+
+_log = structlog.get_logger()
+
+
+class HostChanges:
+    """Changes to the current network namespace, and their undoing."""
+
+    def __init__(self, notes: Notes, adopted: bool = False) -> None:
+        """``adopted``: what the notes say is ours by now. Raises SysctlError."""
+        self._notes = notes
+        self._sysctls = sysctl.Sysctls()
+        self._tried: set[str] = set()
+        self._former_ports: set[int] = set()
+        if adopted:
+            ports = sysctl.parse_ports(notes.read(Note.RESERVED_PORTS))
+            self._former_ports |= self._sysctls.adopt_ports(ports)
+            self._sysctls.adopt(sysctl.parse_changes(notes.read(Note.SYSCTLS)))
+        notes.write(Note.NETNS, sysctl.namespace_id())
+        self._note(self._sysctls.changes)
+
+    def reserve_ports(self, first: int, last: int) -> None:
+        """Keep probe ports ``first``..``last`` from being given out. Raises SysctlError."""
+        ports = sysctl.ports_to_reserve(first, last) | self._former_ports
+        self._notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
+        for warning in self._sysctls.reserve_ports(first, last):
+            _log.warning("probe_port_in_use", detail=warning)
+
+    def set(self, name: str, value: str, why: str) -> bool:
+        """Set a sysctl, once: who changes it after that knows better. False: not set."""
+        if name in self._tried:
+            return False
+        self._tried.add(name)
+        try:
+            old = sysctl.read(name)
+            if old == value:
+                return False
+            self._note([*self._sysctls.changes, Change(name, old, value)])
+            self._sysctls.set(name, value)
+        except (SysctlError, ValueError) as error:
+            _log.error("sysctl_not_set", sysctl=name, wanted=value, error=str(error), why=why)
+            return False
+        _log.warning("sysctl_set", sysctl=name, old=old, new=value, why=why)
+        return True
+
+    def restore(self) -> None:
+        """Undo everything that still is as it was left. Raises SysctlError after trying all."""
+        for change in self._sysctls.restore():
+            _log.info("sysctl_restored", sysctl=change.name, old=change.ours, new=change.old)
+
+    def _note(self, changes: list[Change]) -> None:
+        self._notes.write(Note.SYSCTLS, sysctl.format_changes(changes))

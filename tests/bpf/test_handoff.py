@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What devices and sysctls say reaches the maps and the backends; real wires and real maps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.cast import BACKENDS, service
+from tests.support.fresh_netns import in_fresh_netns
+from tests.support.small_router import SETTINGS, WiredRouter, wired_router
+from xdp_router.adapters.netlink import Resolution
+from xdp_router.adapters.notes import Notes
+from xdp_router.adapters.xdp_link import AttachMode, XdpLink
+from xdp_router.core import abi
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.events import BackendState, Event
+from xdp_router.core.model import KernelHandoff
+from xdp_router.daemon.handoff import Handoff
+from xdp_router.daemon.host_changes import HostChanges
+from xdp_router.daemon.network import Network
+from xdp_router.lab import xdp_stub
+
+ADDR = BACKENDS[0].endpoint.addr
+CAN = abi.IF_HANDOFF_FORWARD | abi.IF_HANDOFF_REPLY
+
+
+def write(interface: str, key: str, value: int) -> None:
+    Path("/proc/sys/net/ipv4/conf", interface, key).write_text(str(value))
+
+
+@dataclass
+class Stage:
+    """A wired router, its two interfaces counted as attached, and what the engine hears."""
+
+    wired: WiredRouter
+    mode: KernelHandoff = KernelHandoff.CHECK
+    heard: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        router = self.wired.router
+        settings = dataclasses.replace(SETTINGS, kernel_handoff=self.mode)
+        self.network = Network(router.backends, router.state, self.wired.executor, self._hear)
+        self.links = [
+            XdpLink(link.name, link.ifindex, -1, AttachMode.NATIVE)
+            for link in (self.wired.client, self.wired.backend)
+        ]
+        self.handoff = Handoff(
+            RouterConfig((service(2),), settings),
+            HostChanges(Notes(router.plane.maps["notes"])),
+            router.state,
+            self.network,
+            lambda: self.links,
+        )
+        for link in (self.wired.client, self.wired.backend):
+            self.network.attached(link)
+        self.network.path_changed(ADDR, self.wired.path(), "")
+
+    def _hear(self, event: Event) -> None:
+        assert isinstance(event, BackendState)
+        self.heard.append(event.up)
+
+    def flags(self) -> tuple[int, int]:
+        """Of the client's and of the backend's interface, but for how it answers."""
+        known = dict(self.wired.router.maps.interfaces.items())
+        ends = (self.wired.client, self.wired.backend)
+        client, backend = (known[end.ifindex].flags & ~abi.IF_BOUNCE_REDIRECT for end in ends)
+        return client, backend
+
+    def backend(self) -> int:
+        value = self.wired.router.maps.backends.read(1)
+        assert value is not None
+        return value.flags
+
+
+@contextlib.contextmanager
+def staged(mode: KernelHandoff = KernelHandoff.CHECK, forwarding: int = 1) -> Iterator[Stage]:
+    write("default", "rp_filter", 0)
+    write("all", "rp_filter", 0)
+    with wired_router() as wired:
+        for name in ("cl", "be"):
+            write(name, "forwarding", forwarding)
+        yield Stage(wired, mode)
+
+
+def takes_frames(side: str, stage: Stage) -> None:
+    """Put a program at the other end of a wire: then XDP can send there."""
+    wire = stage.wired.wires[("cl", "be").index(side)]
+    program = xdp_stub.load_constant(xdp_stub.XDP_PASS)
+    wire.at_far(lambda ipr: ipr.link("set", index=wire.far, xdp_fd=program))
+    os.close(program)
+
+
+@in_fresh_netns
+def test_devices_that_take_no_frames() -> None:
+    """Flags of both interfaces, of the backend and of control; and all of it back."""
+    with staged() as stage:
+        stage.handoff.look()
+        assert stage.flags() == (CAN | abi.IF_NO_XMIT,) * 2
+        assert stage.backend() & abi.BACKEND_KERNEL
+        assert stage.wired.router.maps.control.read().flags == abi.CONTROL_NO_XMIT
+        assert stage.heard == [True, True]
+        assert stage.network.by_kernel == {1}
+        assert stage.handoff.view(stage.wired.backend.ifindex) == {
+            "takes_xdp_frames": False, "kernel_forwards": True, "kernel_replies": True,
+        }  # fmt: skip
+        takes_frames("be", stage)
+        stage.handoff.look()
+        assert stage.flags() == (CAN | abi.IF_NO_XMIT, CAN)
+        assert not stage.backend() & abi.BACKEND_KERNEL
+        takes_frames("cl", stage)
+        stage.handoff.look()
+        # Whether replies can be handed over is asked only where they have to be.
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        assert stage.wired.router.maps.control.read().flags == 0
+
+
+@in_fresh_netns
+def test_generic_mode_sends_everywhere() -> None:
+    """There frames are sent as the network stack does, which each device can."""
+    with staged() as stage:
+        stage.links = [dataclasses.replace(each, mode=AttachMode.GENERIC) for each in stage.links]
+        stage.handoff.look()
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        assert not stage.backend() & abi.BACKEND_KERNEL
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("side", ["cl", "be"])
+def test_a_missing_capability_takes_the_backend_down(side: str) -> None:
+    """By either direction, with the interface, the cause and the mend; up again when mended."""
+    with staged() as stage:
+        takes_frames("cl" if side == "cl" else "be", stage)
+        write(side, "forwarding", 0)
+        with capture_logs() as lines:
+            stage.handoff.look()
+        target = "be" if side == "cl" else "cl"
+        path, reason = stage.network.paths[1]
+        assert path is not None
+        assert reason == (
+            f"{target} takes no XDP frames, and the kernel cannot take over: forwarding is off on "
+            f"{side}: the kernel drops what comes in there for others: sysctl -w "
+            f"net.ipv4.conf.{side}.forwarding=1"
+        )
+        assert stage.heard == [True, False]
+        (warning,) = [
+            each
+            for each in lines
+            if each["event"] == "handoff_impossible"
+            and each["packets"] == ("for backends" if side == "cl" else "replies")
+        ]
+        assert (warning["log_level"], warning["interface"]) == ("warning", side)
+        write(side, "forwarding", 1)
+        stage.handoff.look()
+        assert stage.heard[-1]
+        with capture_logs() as lines:
+            stage.handoff.look()
+        assert not lines
+
+
+@in_fresh_netns
+def test_off() -> None:
+    """No capability is told to XDP, so nothing is handed over; what is needed still is known."""
+    with staged(KernelHandoff.OFF) as stage:
+        stage.handoff.look()
+        assert stage.flags() == (abi.IF_NO_XMIT,) * 2
+        assert stage.heard == [True, False]
+        assert stage.network.paths[1][1].endswith('kernel_handoff is "off"')
+
+
+@in_fresh_netns
+def test_set_sets_what_is_needed() -> None:
+    """Forwarding at once, what replies take only where they need it; once, and told."""
+    with staged(KernelHandoff.SET, forwarding=0) as stage:
+        for side in ("cl", "be"):
+            takes_frames(side, stage)
+        write("be", "rp_filter", 1)
+        with capture_logs() as lines:
+            stage.handoff.look()
+        changed = [(each["sysctl"], each["old"], each["new"]) for each in lines]
+        assert changed == [
+            ("net.ipv4.conf.cl.forwarding", "0", "1"), ("net.ipv4.conf.be.forwarding", "0", "1"),
+        ]  # fmt: skip
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        write("cl", "forwarding", 0)
+        stage.handoff.look()
+        assert stage.flags() == (0, abi.IF_HANDOFF_FORWARD)
+
+
+@in_fresh_netns
+def test_a_neighbour_that_is_lost() -> None:
+    """Existing flows are the kernel's while only the neighbour is missing; new ones are not."""
+    with staged() as stage:
+        for side in ("cl", "be"):
+            takes_frames(side, stage)
+        stage.handoff.look()
+        index = stage.wired.backend.ifindex
+        found = Resolution(ADDR, None, "no ARP answer", index, "be", ADDR, neighbour_lost=True)
+        stage.network.resolution = {ADDR: found}.get
+        stage.network.path_changed(ADDR, None, found.reason)
+        assert stage.backend() & (abi.BACKEND_KERNEL | abi.BACKEND_UP) == abi.BACKEND_KERNEL
+        assert stage.network.paths[1] == (None, "no ARP answer")
+        elsewhere = dataclasses.replace(found, ifindex=999)
+        down = dataclasses.replace(found, neighbour_lost=False)
+        for other in (elsewhere, down):
+            stage.network.resolution = {ADDR: other}.get
+            stage.network.path_changed(ADDR, None, other.reason)
+            assert not stage.backend() & abi.BACKEND_KERNEL
+        stage.network.path_changed(ADDR, stage.wired.path(), "")
+        assert not stage.backend() & abi.BACKEND_KERNEL
+        assert stage.heard[-1]
+
+
+@in_fresh_netns
+def test_clients_come_in_by_other_interfaces() -> None:
+    """One that only leads to another backend need not forward."""
+    with staged() as stage:
+        takes_frames("cl", stage)
+        client, backend = (link.ifindex for link in stage.links)
+        write("cl", "forwarding", 0)
+        stage.handoff.look()
+        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {backend})
+        write("be", "forwarding", 0)
+        write("cl", "forwarding", 1)
+        stage.handoff.look()
+        assert stage.handoff.unusable(backend, {backend}) == ""
+        # All lead to backends: then clients may come in by any.
+        assert "forwarding is off on be" in stage.handoff.unusable(backend, {client, backend})
+        write("cl", "forwarding", 0)
+        stage.handoff.look()
+        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {client, backend})
+        assert stage.handoff.unusable(12345, {backend}) == ""

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the kernel forwards what XDP has rewritten and left to it, by each interface; the mend.
+
+The kernel judges a packet by the interface that it came in by: ``forwarding`` there, and whether
+its source may come from there (``fib_validate_source``): the client's for packets to a backend,
+a service's own address for replies. What it would drop must not be left to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from xdp_router.core.address import format_addr
+
+from . import sysctl
+from .host import Rtnl
+
+_SIOCGIFADDR = 0x8915
+_IFREQ = struct.Struct("=16s24x")
+
+Changes = tuple[tuple[str, str], ...]
+"""Sysctls with the values that they have to get."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceFacts:
+    """What the kernel goes by. ``accept_local`` and ``rp_filter`` are the effective ones."""
+
+    name: str
+    ifindex: int
+    forwarding: bool
+    accept_local: bool
+    rp_filter: int
+    rp_filter_all: int
+    addressed: bool
+    """Whether it has an IPv4 address: one without takes no part in the loose rp_filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRoute:
+    """Where this host sends what goes to a service's address."""
+
+    addr: int
+    local: bool
+    ifindex: int
+    """0: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why packets would be lost, and the sysctls that mend it."""
+
+    text: str
+    changes: Changes
+
+    @property
+    def mend(self) -> str:
+        """The command."""
+        return mend(self.changes)
+
+
+def mend(changes: Iterable[tuple[str, str]]) -> str:
+    """The command that makes changes."""
+    return " ".join(["sysctl -w", *(f"{name}={value}" for name, value in changes)])
+
+
+def read_facts(name: str, ifindex: int) -> InterfaceFacts:
+    """Look at an interface of the calling thread's namespace. Raises SysctlError."""
+
+    def value(key: str, interface: str = name) -> int:
+        return int(sysctl.read(sysctl.of_interface(interface, key)))
+
+    rp_filter_all = value("rp_filter", "all")
+    return InterfaceFacts(
+        name=name,
+        ifindex=ifindex,
+        forwarding=value("forwarding") != 0,
+        accept_local=bool(value("accept_local") or value("accept_local", "all")),
+        rp_filter=max(value("rp_filter"), rp_filter_all),
+        rp_filter_all=rp_filter_all,
+        addressed=_has_address(name),
+    )
+
+
+def _has_address(name: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        try:
+            fcntl.ioctl(handle, _SIOCGIFADDR, _IFREQ.pack(name.encode()))
+        except OSError:
+            return False
+    return True
+
+
+def source_route(rtnl: Rtnl, addr: int) -> SourceRoute:
+    """Ask for one service's address. Raises HostError."""
+    route = rtnl.route(addr)
+    if route is None:
+        return SourceRoute(addr, False, 0)
+    return SourceRoute(addr, route.local, 0 if route.local else route.ifindex)
+
+
+def forward_obstacles(facts: InterfaceFacts) -> list[Obstacle]:
+    """What keeps a client's packets, rewritten, from being forwarded; empty: nothing."""
+    if facts.forwarding:
+        return []
+    name = sysctl.of_interface(facts.name, "forwarding")
+    return [
+        Obstacle(
+            f"forwarding is off on {facts.name}: the kernel drops what comes in there for others",
+            ((name, "1"),),
+        )
+    ]
+
+
+def reply_obstacles(facts: InterfaceFacts, sources: Collection[SourceRoute]) -> list[Obstacle]:
+    """What keeps replies, with services' addresses as sources, from being forwarded."""
+    found = forward_obstacles(facts)
+    local = [source.addr for source in sources if source.local]
+    if local and not facts.accept_local:
+        found.append(
+            Obstacle(
+                f"{_named(local)} is an address of this host, and accept_local is off on "
+                f"{facts.name}: the kernel drops replies that bear it as their source",
+                ((sysctl.of_interface(facts.name, "accept_local"), "1"),),
+            )
+        )
+    return found + _rp_filter(facts, sources)
+
+
+def _rp_filter(facts: InterfaceFacts, sources: Iterable[SourceRoute]) -> list[Obstacle]:
+    if not facts.rp_filter:
+        return []
+    own = sysctl.of_interface(facts.name, "rp_filter")
+    # Without a way back, loose is as bad as strict.
+    nowhere = [
+        source.addr
+        for source in sources
+        if not facts.addressed or not (source.local or source.ifindex)
+    ]
+    elsewhere = [source.addr for source in sources if source.ifindex != facts.ifindex]
+    if nowhere:
+        changes: Changes = ((own, "0"),)
+        if facts.rp_filter_all:
+            changes += ((sysctl.of_interface("all", "rp_filter"), "0"),)
+        text = (
+            f"rp_filter is {facts.rp_filter} on {facts.name}, and this host has no way back to "
+            f"{_named(nowhere)} there: the kernel drops replies that bear it as their source"
+        )
+    elif facts.rp_filter == 1 and elsewhere:
+        changes = ((own, "2"),)
+        text = (
+            f"rp_filter is strict on {facts.name}, and the way to {_named(elsewhere)} does not "
+            "lead there: the kernel drops replies that bear it as their source"
+        )
+    else:
+        return []
+    return [Obstacle(text, changes)]
+
+
+def _named(addrs: Sequence[int]) -> str:
+    others = len(set(addrs)) - 1
+    first = f"service address {format_addr(addrs[0])}"
+    return f"{first} (and {others} others)" if others else first
+
+
+def own_changes(facts: InterfaceFacts, obstacles: Iterable[Obstacle]) -> Changes:
+    """What may be set to mend obstacles: the interface's own sysctls, nothing of the others'.
+
+    Empty when that is not enough.
+    """
+    prefix = sysctl.of_interface(facts.name, "")
+    changes = tuple(change for obstacle in obstacles for change in obstacle.changes)
+    return changes if all(name.startswith(prefix) for name, _ in changes) else ()
