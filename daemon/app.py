@@ -37,7 +37,7 @@ from xdp_router.adapters.host_checks import check_interface, check_service, merg
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
-from xdp_router.adapters.pins import instance_dir, link_pin
+from xdp_router.adapters.pins import instance_dir
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
@@ -49,6 +49,7 @@ from xdp_router.core.selection import build_table
 
 from . import takeover
 from .aging import Ager
+from .attachments import Attachments
 from .executor import Executor
 from .garbage import GarbageKeeper
 from .heartbeat import Heartbeat
@@ -59,6 +60,7 @@ from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
+from .reply_paths import ReplyPaths
 from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
 from .watchdog import Watchdog
@@ -92,7 +94,6 @@ class Router:
         self.options = options
         self.ready = False
         self.started_s = time.monotonic()
-        self.links: list[xdp_link.XdpLink] = []
         self.watcher: netlink.PathWatcher | None = None
         self.program_id = 0
         self.decisions_total = 0
@@ -150,12 +151,14 @@ class Router:
         self.loop.start()
         for first in waiting:
             self.loop.handle(first)
+        undo.callback(lambda: self.attachments.close(detach=self._takes_away()))
         for link in found:
-            self._attach(link, undo)
+            self.attachments.attach(link)
         self.state.open_services()
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
+        self._spawn(self.attachments.run(), "attachments")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
         lost: list[NotOurs] = []
 
@@ -164,7 +167,7 @@ class Router:
             self._leave_behind = False
             stop.set()
 
-        self._spawn(Ownership(self.plane, self.links, leave).run(), "ownership")
+        self._spawn(Ownership(self.plane, self.attachments.links, leave).run(), "ownership")
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
@@ -173,7 +176,7 @@ class Router:
         self._leave_behind = self.options.persist
         _log.info(
             "ready",
-            interfaces={link.interface: link.mode.value for link in self.links},
+            interfaces={link.interface: link.mode.value for link in self.attachments.links},
             loader=self.plane.loader,
             services=len(self.config.services),
             backends_up=f"{len(self.engine.up)}/{len(self._backends)}",
@@ -191,9 +194,8 @@ class Router:
 
     def _one_line(self) -> str:
         """For ``systemctl status``."""
-        interfaces = ", ".join(f"{link.interface} ({link.mode.value})" for link in self.links)
         return (
-            f"{interfaces}: {len(self.engine.up)} of {len(self._backends)} backends up, "
+            f"{self.attachments}: {len(self.engine.up)} of {len(self._backends)} backends up, "
             f"{self.ager.entries // 2} flows, {self.decisions_total} decisions"
         )
 
@@ -261,7 +263,15 @@ class Router:
             )
         undo.callback(self.plane.close)
         undo.callback(self._unpin)
+        self._make_attachments()
+
+    def _make_attachments(self) -> Attachments:
         self.program_id = bpf.prog_info(self.plane.entry).id
+        options = self.options
+        self.attachments = Attachments(
+            self.plane, options.interfaces, options.mode, options.replace
+        )
+        return self.attachments
 
     def _fill_maps(self) -> None:
         adopted = self._former is not None
@@ -324,27 +334,16 @@ class Router:
             former_resumed_ns=former.resumed_ns,
         )
 
-    def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
-        if any(link.name == each.interface for each in self.links):
-            return  # taken over
-        attached = xdp_link.attach(
-            self.plane.entry, link.name, link.ifindex, self.options.mode, self.options.replace
-        )
-        undo.callback(attached.close)
-        undo.callback(self._detach, attached)
-        assert self.plane.pin_dir is not None
-        attached.pin(link_pin(self.plane.pin_dir, link.name))
-        self.links.append(attached)
-        if attached.fallback_reason:
-            _log.warning(
-                "generic_mode",
-                interface=link.name,
-                reason=attached.fallback_reason,
-                consequence="every packet takes the slower path through the network stack",
-            )
-
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
-        watcher = netlink.PathWatcher(self.network.path_changed, self.network.link_changed)
+        paths = ReplyPaths(
+            self.state.maps.flow_table,
+            Reinjector(self.plane.entry, self.state.reinject_mark ^ 1),
+        )
+        self.attachments.watch(
+            self.network,
+            lambda link, former: self._spawn(paths.lead(link, former), "reply paths"),
+        )
+        watcher = netlink.PathWatcher(self.network.path_changed, self.attachments.link_changed)
         watcher.start(addrs)
         undo.callback(watcher.close)
         self.watcher = watcher
@@ -375,10 +374,7 @@ class Router:
         # From here on connections are not cut because the rest does not work.
         self._leave_behind = True
         undo.callback(self._unpin)
-        self.program_id = bpf.prog_info(self.plane.entry).id
-        for attached in former.links.values():
-            undo.callback(self._detach, attached)
-            self.links.append(attached)
+        self._make_attachments().adopt(former.links.values())
         takeover.report(former, self.plane.pin_dir, sizes, list(self._retired))
 
     def _stays(self) -> bool:
@@ -391,11 +387,6 @@ class Router:
     def _unpin(self) -> None:
         if not self._leave_behind:
             self.plane.unpin()
-
-    def _detach(self, link: xdp_link.XdpLink) -> None:
-        # A link is the successor's, too, when the pins are.
-        if self._takes_away():
-            link.detach()
 
     # What has happened
 

@@ -147,6 +147,10 @@ class KernelState:
             if ifindex not in attached:
                 self.maps.interfaces.delete(ifindex)
 
+    def forget_interface(self, ifindex: int) -> None:
+        """Forget one: what arrives there is other traffic."""
+        self.maps.interfaces.delete(ifindex)
+
     def open_services(self) -> None:
         """Write the services themselves, last: from now on their SYNs are held."""
         opened = {service.endpoint for service, _ in self._services.values()}

@@ -64,12 +64,13 @@ class Views:
             "uptime_s": round(time.monotonic() - router.started_s, 3),
             "interfaces": [
                 {
-                    "name": router.network.interface_name(link.ifindex),
-                    "ifindex": link.ifindex,
-                    "mode": link.mode.value,
-                    "ready": router.ready and router.network.interface_exists(link.ifindex),
+                    "name": each.name,
+                    "ifindex": each.ifindex,
+                    "mode": each.mode.value if each.mode else "",
+                    "ready": router.ready and each.mode is not None,
+                    "reason": each.reason,
                 }
-                for link in router.links
+                for each in router.attachments
             ],
             "loader": router.plane.loader,
             "pins": str(router.plane.pin_dir or ""),

@@ -11,8 +11,8 @@ STATUS: dict[str, Any] = {
     "pid": 4242,
     "uptime_s": 3600.5,
     "interfaces": [
-        {"name": "client0", "ifindex": 2, "mode": "native", "ready": True},
-        {"name": "be1", "ifindex": 3, "mode": "generic", "ready": False},
+        {"name": "client0", "ifindex": 2, "mode": "native", "ready": True, "reason": ""},
+        {"name": "be1", "ifindex": 3, "mode": "generic", "ready": False, "reason": ""},
     ],
     "loader": "object",
     "pins": "/sys/fs/bpf/xdp-router/v1",

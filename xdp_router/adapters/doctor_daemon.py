@@ -95,6 +95,15 @@ def check_status(status: Mapping[str, Any], max_flows: int) -> Iterator[Finding]
         yield ok("daemon", subject, f"ready, version {status['version']}")
     else:
         yield fail("daemon", subject, "is not ready: it starts, or it stops", "see its log")
+    for each in status["interfaces"]:
+        if each["reason"]:
+            yield fail(
+                "interface_lost",
+                each["name"],
+                f"is not attached: {each['reason']}; what is reached by it is cut off",
+                f"make it, or bring it back: it is attached when an interface {each['name']} is "
+                "there and free",
+            )
     up, total = status["backends_up"], status["backends"]
     if not up:
         yield fail(
