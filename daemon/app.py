@@ -50,6 +50,7 @@ from xdp_router.core.selection import build_table
 from . import takeover
 from .aging import Ager
 from .attachments import Attachments
+from .beside import Beside
 from .executor import Executor
 from .garbage import GarbageKeeper
 from .heartbeat import Heartbeat
@@ -99,6 +100,10 @@ class Router:
         self.decisions_total = 0
         self.decisions_by_service: dict[int, int] = {}
         self._sampler = Sampler(DECISION_LINES_PER_SECOND)
+        self._beside = Beside(
+            lambda service: self._service_names[service],
+            lambda backend: self._backend_names[backend],
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._former: adoption.Former | None = None
         self._retired: tuple[Backend, ...] = ()
@@ -394,6 +399,8 @@ class Router:
         self.decisions_total += 1
         by_service = self.decisions_by_service
         by_service[decision.service] = by_service.get(decision.service, 0) + 1
+        if decision.unfit:
+            self._beside.look(decision)
         if not self._sampler.take(decision.decided_ns):
             return
         backend = decision.backend

@@ -10,7 +10,7 @@ import structlog
 
 from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path
 from xdp_router.adapters.probe_socket import ProbeTarget
-from xdp_router.core.events import BackendState, Event
+from xdp_router.core.events import BackendPath, BackendState, Event
 from xdp_router.core.model import Backend
 
 from .executor import Executor
@@ -105,6 +105,7 @@ class Network:
                 _log.warning("backend_down", backend=backend.name, reason=reason)
                 continue
             self._set_path(backend, path)
+            self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
             self._handle(BackendState(backend.id, up=True))
             _log.info(
                 "backend_up",

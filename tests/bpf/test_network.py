@@ -12,7 +12,7 @@ from tests.support.small_router import WiredRouter, wired_router
 from xdp_router.adapters.netlink import LinkEvent
 from xdp_router.core import abi
 from xdp_router.core.commands import SendProbe
-from xdp_router.core.events import BackendState, Event, ProbeSent
+from xdp_router.core.events import BackendPath, BackendState, Event, ProbeSent
 from xdp_router.daemon.network import Network
 
 B1 = BACKENDS[0]
@@ -27,6 +27,9 @@ class Heard:
         self.states: list[tuple[bool, int]] = []
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, BackendPath):
+            assert event.ifindex == self.value(event.backend).ifindex
+            return
         assert isinstance(event, BackendState)
         self.states.append((event.up, self.value(event.backend).ifindex))
 

@@ -32,6 +32,15 @@ _LOST = {
         "decisions could not be written into pending_flows",
         "see the daemon's log (decision_lost)",
     ),
+    "client_beside_backend": (
+        "clients had backends in their own subnet, which answer them past the router",
+        "a route to the clients' subnet by this router, on these backends; or a subnet of their "
+        "own",
+    ),
+    "client_is_backend": (
+        "a backend was a client of its own service: it gets another backend, or is refused",
+        "let it ask its own server, by its own address",
+    ),
     "first_packets_overload": (
         "more first packets were open at once than max_open_decisions: the rest were decided "
         "without a race",
