@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifetime of the daemon: what is acquired, in which order, and how it is let go.
 
-    checks (nothing changed yet) -> control socket -> maps and programs, pinned -> reserved
-    ports -> maps filled, heartbeat -> XDP attached -> services opened -> ready
+    lock -> checks (nothing changed yet) -> control socket -> maps and programs, pinned ->
+    reserved ports -> maps filled, heartbeat, unlocked -> XDP attached -> services opened -> ready
 
 A data plane that a daemon has left is taken over instead of made: its maps, with new programs,
 by the attachments that are there (``adapters/adoption.py``). It is never without a program, and
@@ -37,6 +37,7 @@ from xdp_router.adapters.host_checks import check_interface, check_service, merg
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pin_lock import PinLock
 from xdp_router.adapters.pins import instance_dir
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
@@ -120,6 +121,9 @@ class Router:
 
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
+        lock = PinLock(self.options.pins)
+        undo.callback(lock.release)
+        await takeover.lock_pins(lock, lambda: _go_on(stop, False))
         # Its own data plane is not "another XDP program", which --replace would remove.
         self._find_former(undo)
         found = self._check_interfaces()
@@ -154,6 +158,7 @@ class Router:
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
         self.loop.start()
+        lock.release()  # the heartbeat says from here on whose it is
         for first in waiting:
             self.loop.handle(first)
         undo.callback(lambda: self.attachments.close(detach=self._takes_away()))

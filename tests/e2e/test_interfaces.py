@@ -15,7 +15,15 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import trivial_program
-from tests.support.clients import connect, digest, random_bytes, receive, who, who_answers
+from tests.support.clients import (
+    connect,
+    digest,
+    random_bytes,
+    receive,
+    stream_to,
+    who,
+    who_answers,
+)
 from tests.support.netns import running_lab, wait_for
 from tests.support.router import Router, calm_config, router_in
 from xdp_router.adapters import xdp_link
@@ -100,16 +108,6 @@ def configure(lab: Lab, name: str, address: str) -> None:
         netlink.link("set", index=index, state="up")
 
     with_netlink(lab.router, body)
-
-
-def stream_to(router: Router, backend: str, **how: Any) -> Any:
-    """A connection that goes to one backend."""
-    for _ in range(100):
-        peer = connect(router, timeout=20, **how)
-        if who(peer) == backend:
-            return peer
-        peer.close()
-    raise AssertionError(f"{backend} never won")
 
 
 def pins_of_links(router: Router) -> set[str]:
