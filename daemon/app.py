@@ -146,6 +146,8 @@ class Router:
         self._reserve_ports(undo)
         self._fill_maps()
         self._start_engine(undo)
+        known = {number: value.mac for number, value in self.state.maps.interfaces.items()}
+        self.attachments.remember(known, found)
         self.state.forget_interfaces({link.ifindex for link in found})
         for link in found:
             self.network.attached(link)

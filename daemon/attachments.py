@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -98,6 +98,20 @@ class Attachments:
         for link in links:
             self._hold(self._places[link.interface], link)
 
+    def remember(self, known: Mapping[int, bytes], found: Collection[LinkInfo]) -> None:
+        """Tell which numbers interfaces had that were made anew while no daemon was there.
+
+        ``known``: numbers and MACs of the interfaces that the adopted data plane knows.
+        """
+        present = {link.ifindex for link in found}
+        stale = {number: mac for number, mac in known.items() if number not in present}
+        anew = [link for link in found if self._places[link.name].link is None]
+        for link in anew:
+            # By MAC, unless there is only one that it can be.
+            self._places[link.name].former |= {
+                number for number, mac in stale.items() if mac == link.mac or len(anew) == 1
+            }
+
     def attach(self, link: LinkInfo) -> None:
         """Attach to an interface for the first time, unless it was adopted.
 
@@ -144,8 +158,11 @@ class Attachments:
     # What happens to interfaces
 
     def watch(self, network: Network, on_back: Callable[[LinkInfo, Collection[int]], None]) -> None:
-        """From here on ``link_changed`` and ``run`` act."""
+        """From here on ``link_changed`` and ``run`` act. Raises HostError."""
         self._network, self._on_back = network, on_back
+        for place in self._places.values():
+            if place.link is not None and place.former:
+                self._tell_back(place, link_info(place.interface))
 
     def link_changed(self, event: LinkEvent) -> None:
         """An interface changed, appeared or went. Raises nothing that a host can cause."""
@@ -232,6 +249,9 @@ class Attachments:
             ifindex=found.ifindex,
             mode=place.link.mode.value,
         )
+        self._tell_back(place, found)
+
+    def _tell_back(self, place: _Place, found: LinkInfo) -> None:
         former, place.former = place.former, set()
         self._on_back(found, former - {found.ifindex})
 

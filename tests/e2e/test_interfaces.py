@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -292,3 +293,24 @@ def test_a_handshake_that_was_cut_by_it_is_completed(private_mounts: Path) -> No
             client.settimeout(8)
             assert who(client) == "b1"
         assert router.counters()["client_moved"] == 1
+
+
+def test_made_anew_while_there_was_no_daemon(router: Router, mode: str) -> None:
+    """The next attach takes over, attaches where nothing is attached, and leads the replies."""
+    lab = router.lab
+    with connect(router, timeout=20) as peer:
+        who(peer)
+        router.stop(signal.SIGKILL)
+        payload = random_bytes(400_000)
+        peer.sendall(payload)  # its echo is on the way, or in the backend
+        rewire_client(lab)
+        delete(lab, "be1")
+        rewire(lab, "be1")
+        router.start(calm_config(SPEC), "--xdp-mode", mode)
+        wait_for(lambda: len(router.events("replies_led")) == 2, 5, "the log lines")
+        led = {line["interface"]: line["flows"] for line in router.events("replies_led")}
+        assert led == {"client0": 1, "be1": 0}
+        assert digest(receive(peer, len(payload))) == digest(payload)
+    assert who_answers(router) in NAMES
+    assert router.stop() == 0
+    assert not router.left_behind()

@@ -12,10 +12,12 @@ import pytest
 from tests.support.clients import who_answers
 from tests.support.netns import wait_for
 from tests.support.router import Router, calm_config
-from tests.support.stopped_router import SPEC, reserved_ports
+from tests.support.stopped_router import IN_BOTH_MODES, SPEC, reserved_ports
 from xdp_router.adapters.dataplane import find_instances
 
 pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
+
+pytestmark = IN_BOTH_MODES
 
 NAMES = ("b1", "b2")
 

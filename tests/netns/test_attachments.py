@@ -70,6 +70,9 @@ class Place:
     told: Told = field(default_factory=Told)
     back: list[tuple[str, set[int]]] = field(default_factory=list)
 
+    def came_back(self, link: LinkInfo, former: Collection[int]) -> None:
+        self.back.append((link.name, set(former)))
+
     def pinned(self) -> set[str]:
         assert self.plane.pin_dir is not None
         return set(pinned_links(self.plane.pin_dir))
@@ -104,10 +107,7 @@ def place(bpffs: Path, mode: AttachMode | None = None, replace: bool = False) ->
             where.wire(name)
             made.attach(link_info(name))
 
-        def on_back(link: LinkInfo, former: Collection[int]) -> None:
-            where.back.append((link.name, set(former)))
-
-        made.watch(cast(Network, where.told), on_back)
+        made.watch(cast(Network, where.told), where.came_back)
         yield where
         made.close(detach=True)
         plane.unpin()
@@ -233,3 +233,23 @@ def test_left_attached(bpffs: Path) -> None:
         where.made.close(detach=False)
         assert link_info("eth0").xdp_prog_id
         assert where.made.links == []
+
+
+@in_fresh_netns
+def test_numbers_of_interfaces_that_were_made_anew_before_it_started(bpffs: Path) -> None:
+    """By MAC; or by elimination, if one alone is new."""
+    with place(bpffs) as where:
+        links = [link_info(name) for name in ("eth0", "eth1")]
+        others = {88: links[1].mac, 99: b"\2\0\0\0\0\x99"}
+        for adopted, expected in (
+            ([], [("eth1", {88})]),
+            (["eth0"], [("eth1", {88, 99})]),
+            (["eth0", "eth1"], []),
+        ):
+            made = Attachments(where.plane, ("eth0", "eth1"), None, False)
+            made.adopt(each for each in where.made.links if each.interface in adopted)
+            made.remember(others | {links[0].ifindex: links[0].mac}, links)
+            made.adopt(each for each in where.made.links if each.interface not in adopted)
+            where.back.clear()
+            made.watch(cast(Network, where.told), where.came_back)
+            assert where.back == expected
