@@ -304,12 +304,9 @@ def test_made_anew_while_there_was_no_daemon(router: Router, mode: str) -> None:
         payload = random_bytes(400_000)
         peer.sendall(payload)  # its echo is on the way, or in the backend
         rewire_client(lab)
-        delete(lab, "be1")
-        rewire(lab, "be1")
         router.start(calm_config(SPEC), "--xdp-mode", mode)
-        wait_for(lambda: len(router.events("replies_led")) == 2, 5, "the log lines")
-        led = {line["interface"]: line["flows"] for line in router.events("replies_led")}
-        assert led == {"client0": 1, "be1": 0}
+        (line,) = wait_for(lambda: router.events("replies_led"), 5, "the log line")
+        assert (line["interface"], line["flows"]) == ("client0", 1)
         assert digest(receive(peer, len(payload))) == digest(payload)
     assert who_answers(router) in NAMES
     assert router.stop() == 0

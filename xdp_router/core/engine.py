@@ -287,8 +287,7 @@ class Engine:
         backend = self._slot(flow, ruled_out)
         if backend == NO_BACKEND and flow.excluded:
             # Those beside the client are better than nobody.
-            ruled_out = flow.evidence.refused.union(flow.tried, flow.itself)
-            backend = self._slot(flow, ruled_out)
+            backend = self._slot(flow, flow.evidence.refused.union(flow.tried, flow.itself))
         return backend
 
     def _slot(self, flow: Flow, ruled_out: AbstractSet[int]) -> int:
