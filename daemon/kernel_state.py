@@ -24,6 +24,10 @@ from xdp_router.core.config import RouterConfig
 from xdp_router.core.model import Backend, Endpoint, Service
 
 _NO_MAC = bytes(6)
+_NO_LIMIT = 65_535
+"""Longer than any packet."""
+ICMP_BURST = 50
+"""ICMP errors at once, of all CPUs together; as many as the kernel's own."""
 _NS_PER_S = 1_000_000_000
 _NOBODY = abi.BackendValue(0, 0, 0, 0, 0, 0, 0, _NO_MAC, _NO_MAC, 0)
 
@@ -38,6 +42,11 @@ def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
     cpus = os.cpu_count() or 1
     interval_ns = _NS_PER_S * cpus // rate
     return interval_ns, max(interval_ns, interval_ns * burst // cpus)
+
+
+def icmp_budget(rate: int) -> tuple[int, int]:
+    """One CPU's share of ``rate`` ICMP errors a second, as ``budget_per_cpu``; 0: none at all."""
+    return budget_per_cpu(rate, ICMP_BURST) if rate else (1 << 63, 0)
 
 
 class KernelState:
@@ -72,6 +81,7 @@ class KernelState:
         self.shared = frozenset(endpoint for endpoint, count in counts.items() if count > 1)
         """Addresses that serve more than one service: their reply tuples can collide."""
         self._backends: dict[int, abi.BackendValue] = {}
+        self._mtus: dict[int, int] = {}  # of the attached interfaces
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
 
@@ -146,10 +156,14 @@ class KernelState:
         for ifindex, _ in list(self.maps.interfaces.items()):
             if ifindex not in attached:
                 self.maps.interfaces.delete(ifindex)
+        self._mtus = {ifindex: mtu for ifindex, mtu in self._mtus.items() if ifindex in attached}
+        self._write_min_mtu()
 
     def forget_interface(self, ifindex: int) -> None:
         """Forget one: what arrives there is other traffic."""
         self.maps.interfaces.delete(ifindex)
+        self._mtus.pop(ifindex, None)
+        self._write_min_mtu()
 
     def open_services(self) -> None:
         """Write the services themselves, last: from now on their SYNs are held."""
@@ -201,10 +215,17 @@ class KernelState:
             self.maps.services.write(service.endpoint, value)
 
     def set_interface(self, link: LinkInfo) -> None:
-        """Tell XDP an attached interface's MAC, and how to answer by it."""
+        """Tell XDP an attached interface's MAC, address and MTU, and how to answer by it."""
         # XDP_TX on veth wakes the other end only if that has a program; a redirect always.
         flags = abi.IF_BOUNCE_REDIRECT if link.kind == "veth" else 0
-        self.maps.interfaces.write(link.ifindex, abi.InterfaceValue(link.mac, _NO_MAC, flags))
+        value = abi.InterfaceValue(link.mac, _NO_MAC, flags, link.addr, link.mtu)
+        self.maps.interfaces.write(link.ifindex, value)
+        self._mtus[link.ifindex] = link.mtu
+        self._write_min_mtu()
+
+    def _write_min_mtu(self) -> None:
+        if self._mtus:
+            self.maps.control.change_min_mtu(min(self._mtus.values()))
 
     def backend_value(self, backend: int) -> abi.BackendValue:
         """What was written last for a backend."""
@@ -213,6 +234,7 @@ class KernelState:
     def _write_control(self) -> None:
         settings = self._config.settings
         interval_ns, burst_ns = budget_per_cpu(settings.event_rate, settings.event_burst)
+        icmp_interval_ns, icmp_burst_ns = icmp_budget(settings.icmp_rate)
         now_ns = time.monotonic_ns()
         self.maps.control.write(
             abi.ControlValue(
@@ -226,6 +248,9 @@ class KernelState:
                 orphan_window_ns=settings.pending_idle_ns,
                 event_interval_ns=interval_ns,
                 event_burst_ns=burst_ns,
+                icmp_interval_ns=icmp_interval_ns,
+                icmp_burst_ns=icmp_burst_ns,
+                min_mtu=self.former.min_mtu if self._adopted else _NO_LIMIT,
                 probe_key=self.probe_key,
                 abi_version=abi.ABI_VERSION,
                 generation=self.former.generation + 1,

@@ -120,7 +120,7 @@ class Network:
         if link.ifindex not in self._names:
             return
         self._names[link.ifindex] = link.name
-        if event.what in ("mac", "mtu"):
+        if event.what in ("mac", "mtu", "address"):
             self._state.set_interface(link)
         _log.info("interface_changed", interface=link.name, what=event.what)
 

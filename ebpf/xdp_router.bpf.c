@@ -9,7 +9,9 @@
  *     other segment to a service ... stage_segment: promote, orphan
  *     from a backend, pending ...... stage_reply
  *     answer to a probe ............ stage_probe
- *     ICMP about a probe ........... stage_icmp
+ *     ICMP error ................... stage_icmp: about a probe, or a packet of a flow
+ *     longer than some MTU ......... stage_long
+ *     answered by an ICMP error .... stage_icmp_error
  *     anything else ................ XDP_PASS, untouched
  */
 #include <linux/bpf.h>
@@ -27,6 +29,8 @@
 #include "lib/promote.h"
 #include "lib/syn.h"
 #include "lib/probe.h"
+#include "lib/icmp.h"
+#include "lib/icmp_error.h"
 
 /* Is the frame addressed to this interface, or to a virtual MAC of ours? */
 static __always_inline int is_our_mac(struct xdp_md *ctx, const struct ethhdr *eth)
@@ -50,13 +54,6 @@ static __always_inline struct backend_ref *backend_of_source(const struct packet
 	};
 
 	return backend_index_lookup(&key);
-}
-
-/* Goes on in a stage; comes back only if the stage is not there. */
-static __always_inline int go_to_stage(struct xdp_md *ctx, __u32 stage)
-{
-	stages_call(ctx, stage);
-	return drop(XR_COUNT_tail_call_missed);
 }
 
 /* A packet that no established flow owns. */
@@ -104,13 +101,9 @@ static __always_inline int fragment(struct xdp_md *ctx, const struct packet *p)
 
 static __always_inline int not_tcp(struct xdp_md *ctx, const struct packet *p, int result)
 {
-	const struct icmp_header *icmp;
-
 	switch (result) {
 	case PARSE_ICMP:
-		icmp = (void *)p->ip + sizeof(*p->ip);
-		if ((void *)(icmp + 1) > (void *)(long)ctx->data_end || p->ip->ihl != 5 ||
-		    icmp->type != ICMP_DEST_UNREACH || !is_our_mac(ctx, p->eth))
+		if (!is_icmp_error(ctx, p) || !is_our_mac(ctx, p->eth))
 			return pass(XR_COUNT_pass_not_tcp);
 		stages_call(ctx, XR_STAGE_ICMP);
 		count(XR_COUNT_tail_call_missed);
@@ -328,6 +321,12 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 			return flow_packet(ctx, &p, flow);
 		return pass(XR_COUNT_pass_not_service);
 	}
+	if (is_long(&p, control_lookup())) {
+		__u32 mtu = exceeded_mtu(&p, reply->ifindex);
+
+		if (mtu)
+			return too_big(ctx, &p, mtu);
+	}
 	now_ns = clock_precise();
 	key.saddr = reply->new_daddr;
 	key.daddr = reply->new_saddr;
@@ -394,60 +393,86 @@ XR_SEC int stage_probe(struct xdp_md *ctx)
 	return answer_rst(ctx, &p, XR_COUNT_probe_synack);
 }
 
+/* Is it about one of our probes? A probe is sent without options. */
+static __always_inline int is_about_probe(const struct quote *quote, const struct control *control)
+{
+	struct endpoint_key key = {
+		.addr = quote->key.daddr,
+		.port = quote->key.dport,
+		.proto = IPPROTO_TCP,
+	};
+	struct backend *backend;
+	struct backend_ref *ref;
+
+	if (quote->ip->ihl != 5 || !is_probe_port(control, quote->key.sport))
+		return 0;
+	ref = backend_index_lookup(&key);
+	if (!ref)
+		return 0;
+	backend = backends_lookup(ref->backend);
+	return backend && backend->probe_addr == quote->key.saddr &&
+	       is_probe_seq(control, quote->key.daddr, quote->key.dport, quote->key.sport,
+			    quote->key.saddr, xr_ntohl(quote->tcp->seq));
+}
+
 /*
- * Destination unreachable about one of our probes: that candidate loses at once. The
- * packet itself passes, as every ICMP does. Only outer headers without options get here,
- * and a probe is sent without any.
+ * Destination unreachable about a probe: that candidate loses at once, and the packet
+ * passes. An error about a flow's packet goes to the side that sent it.
  */
 XR_SEC int stage_icmp(struct xdp_md *ctx)
 {
-	void *data_end = (void *)(long)ctx->data_end;
-	struct endpoint_key backend_key = {.proto = IPPROTO_TCP};
-	struct backend_ref *ref;
 	struct control *control;
-	struct icmp_header *icmp;
-	struct backend *backend;
-	struct iphdr *inner;
-	struct tcphdr *tcp; /* the first 8 bytes only (RFC 792) */
+	struct quote quote = {};
 	struct packet p;
-	__u32 seq;
 
 	if (parse_packet(ctx, &p) != PARSE_ICMP)
 		return XDP_PASS;
-	icmp = (void *)p.ip + sizeof(*p.ip);
-	inner = (void *)(icmp + 1);
-	tcp = (void *)(inner + 1);
 	control = control_lookup();
-	if (!control || (void *)tcp + 8 > data_end || inner->ihl != 5 ||
-	    inner->protocol != IPPROTO_TCP || icmp->code == ICMP_FRAG_NEEDED)
+	if (!control || !is_icmp_error(ctx, &p) || !parse_quote(ctx, &p, &quote))
 		return pass(XR_COUNT_pass_not_tcp);
-	backend_key.addr = inner->daddr;
-	backend_key.port = tcp->dest;
-	ref = backend_index_lookup(&backend_key);
-	if (!ref || !is_probe_port(control, tcp->source))
-		return pass(XR_COUNT_pass_not_tcp);
-	backend = backends_lookup(ref->backend);
-	seq = xr_ntohl(tcp->seq);
-	if (!backend || backend->probe_addr != inner->saddr ||
-	    !is_probe_seq(control, inner->daddr, tcp->dest, tcp->source, inner->saddr, seq))
-		return pass(XR_COUNT_pass_not_tcp);
-	p.key.saddr = inner->daddr;
-	p.key.daddr = inner->saddr;
-	p.key.sport = tcp->dest;
-	p.key.dport = tcp->source;
-	p.key.proto = IPPROTO_TCP;
-	p.key.kind = XR_KIND_NONE;
-	p.key.pad = 0;
-	probe_reply_submit(ctx, &p, XR_PROBE_UNREACHABLE, seq);
+	if (quote.icmp->type != ICMP_DEST_UNREACH || quote.icmp->code == ICMP_FRAG_NEEDED ||
+	    !is_about_probe(&quote, control))
+		return translate_error(ctx, &p, &quote);
+	p.key = quote.key; /* as an answer of the backend's would have it */
+	p.key.saddr = quote.key.daddr;
+	p.key.daddr = quote.key.saddr;
+	p.key.sport = quote.key.dport;
+	p.key.dport = quote.key.sport;
+	probe_reply_submit(ctx, &p, XR_PROBE_UNREACHABLE, xr_ntohl(quote.tcp->seq));
 	return pass(XR_COUNT_probe_unreachable);
 }
 
 XR_SEC int stage_icmp_error(struct xdp_md *ctx)
 {
-	return XDP_DROP;
+	struct scratch *scratch = scratch_lookup();
+	struct control *control = control_lookup();
+	struct interface *interface;
+	struct packet p;
+
+	if (!scratch || !control || parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_DROP;
+	if (!is_one_host(p.ip->saddr)) /* an expired TTL is counted already */
+		return scratch->icmp_error.type == ICMP_TIME_EXCEEDED
+			       ? XDP_DROP
+			       : drop(XR_COUNT_too_big_dropped);
+	interface = interfaces_lookup(ctx->ingress_ifindex);
+	if (!interface || !interface->addr)
+		return drop(XR_COUNT_icmp_no_source);
+	if (!token_take(XR_TOKENS_ICMP, control->icmp_interval_ns, control->icmp_burst_ns,
+			clock_precise()))
+		return drop(XR_COUNT_icmp_over_budget);
+	return send_error(ctx, &p, &scratch->icmp_error, interface->addr);
 }
 
 XR_SEC int stage_long(struct xdp_md *ctx)
 {
-	return XDP_DROP;
+	struct flow_entry *flow;
+	struct packet p;
+
+	if (parse_packet(ctx, &p) != PARSE_TCP)
+		return XDP_PASS;
+	flow = flow_table_lookup(&p.key);
+	if (!flow) /* it has just been removed */
+		return drop(XR_COUNT_orphan_dropped);
+	return flow_long_packet(ctx, &p, flow);
 }

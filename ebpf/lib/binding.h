@@ -257,6 +257,13 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 
 	if (forward->flags & XR_PENDING_REFUSED)
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
+	if (is_long(p, control_lookup())) {
+		struct backend *backend = backends_lookup(forward->backend);
+		__u32 mtu = backend ? exceeded_mtu(p, backend->ifindex) : 0;
+
+		if (mtu)
+			return too_big(ctx, p, mtu);
+	}
 	if (!(p->flags & TCP_SYN) || p->seq == forward->isn) /* a guess keeps nothing alive */
 		forward->last_seen_ns = clock_coarse();
 	if (!forward->packets++)

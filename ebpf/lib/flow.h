@@ -4,7 +4,7 @@
 #define XR_FLOW_H
 
 #include "clock.h"
-#include "send.h"
+#include "mtu.h"
 
 /* Largest window that TCP can advertise (RFC 7323, 2.3): jumps beyond it are not tracked. */
 #define TCP_WINDOW_MAX (1U << 30)
@@ -152,10 +152,9 @@ static __always_inline void flow_track(const struct packet *p, struct flow_entry
  * the coarse clock takes 14 ns of a packet's 60. It is late by one heartbeat, and stands
  * still while there is no daemon: whoever judges idleness has to know that.
  */
-static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow)
+static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow,
+					 const struct control *control)
 {
-	struct control *control = control_lookup();
-
 	if (control && !(p->flags & TCP_SYN)) /* may be a guess: it keeps nothing alive */
 		flow->last_seen_ns = control->heartbeat_ns;
 	__sync_fetch_and_add(&flow->packets, 1);
@@ -185,9 +184,9 @@ static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct 
 	count(XR_COUNT_client_moved);
 }
 
-/* The frame has been found to be for us. */
-static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
-				       struct flow_entry *flow)
+/* The frame has been found to be for us, and to fit into what it leaves by. */
+static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p,
+					struct flow_entry *flow, const struct control *control)
 {
 	struct rewrite to = {
 		.saddr = flow->new_saddr,
@@ -200,13 +199,41 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 
 	__u32 expected_seq = flow->seq_next;
 
-	flow_account(p, flow);
+	flow_account(p, flow, control);
 	flow_track(p, flow);
 	if (flow->direction == XR_DIR_FORWARD) {
 		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
 	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
+}
+
+/* The frame has been found to be for us. */
+static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
+				       struct flow_entry *flow)
+{
+	struct control *control = control_lookup();
+
+	if (is_long(p, control))
+		return go_to_stage(ctx, XR_STAGE_LONG);
+	return flow_forward(ctx, p, flow, control);
+}
+
+/* The same for a packet that is longer than some interface takes. */
+static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p,
+					    struct flow_entry *flow)
+{
+	__u32 egress = flow->ifindex, mtu;
+	struct backend *backend;
+
+	if (flow->direction == XR_DIR_FORWARD) {
+		backend = backends_lookup(flow->backend);
+		egress = backend ? backend->ifindex : 0;
+	}
+	mtu = exceeded_mtu(p, egress);
+	if (mtu)
+		return too_big(ctx, p, mtu);
+	return flow_forward(ctx, p, flow, control_lookup());
 }
 
 #endif

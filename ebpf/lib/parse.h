@@ -23,6 +23,7 @@
 #error "byte order helpers assume a little-endian target"
 #endif
 
+#define IP_DONT_FRAGMENT 0x4000
 #define IP_MORE_FRAGMENTS 0x2000
 #define IP_FRAGMENT_OFFSET 0x1fff
 
@@ -34,6 +35,8 @@
 /* RFC 792; uapi linux/icmp.h drags in the C library. */
 #define ICMP_DEST_UNREACH 3
 #define ICMP_FRAG_NEEDED 4
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETER_PROBLEM 12
 
 struct icmp_header {
 	__u8 type;

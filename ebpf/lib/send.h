@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Rewriting a packet, sending it on, and answering it with a RST. */
+/* Rewriting a packet, sending it on, and answering it with a RST or an ICMP error. */
 #ifndef XR_SEND_H
 #define XR_SEND_H
 
@@ -38,6 +38,32 @@ static __always_inline void rewrite_from_pending(const struct flow_key *key,
 	to->dport = pending->new_dport;
 	to->l3_delta = csum_delta_l3(key, to->saddr, to->daddr);
 	to->l4_delta = csum_delta_l4(key, to->l3_delta, to->sport, to->dport);
+}
+
+/* Goes on in a stage; comes back only if the stage is not there. */
+static __always_inline int go_to_stage(struct xdp_md *ctx, __u32 stage)
+{
+	stages_call(ctx, stage);
+	return drop(XR_COUNT_tail_call_missed);
+}
+
+/* Has stage_icmp_error answer the packet, which is still as it came in. */
+static __always_inline int answer_error(struct xdp_md *ctx, __u8 type, __u8 code, __u16 mtu)
+{
+	struct scratch *scratch = scratch_lookup();
+
+	if (!scratch)
+		return XDP_DROP;
+	scratch->icmp_error.type = type;
+	scratch->icmp_error.code = code;
+	scratch->icmp_error.mtu = mtu;
+	return go_to_stage(ctx, XR_STAGE_ICMP_ERROR);
+}
+
+static __always_inline int answer_ttl_exceeded(struct xdp_md *ctx)
+{
+	count(XR_COUNT_ttl_exceeded);
+	return answer_error(ctx, ICMP_TIME_EXCEEDED, 0, 0);
 }
 
 /*
@@ -135,7 +161,7 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 	ip->version = 4;
 	ip->ihl = sizeof(*ip) / 4;
 	ip->tot_len = xr_htons(RST_LENGTH);
-	ip->frag_off = xr_htons(0x4000); /* DF */
+	ip->frag_off = xr_htons(IP_DONT_FRAGMENT);
 	ip->ttl = OWN_TTL;
 	ip->protocol = IPPROTO_TCP;
 	ip->saddr = key.daddr;
@@ -170,7 +196,7 @@ static __always_inline int send_to_backend(struct xdp_md *ctx, struct packet *p,
 	if (!backend || !backend->ifindex)
 		return drop(XR_COUNT_no_path);
 	if (p->ip->ttl <= 1)
-		return drop(XR_COUNT_ttl_exceeded);
+		return answer_ttl_exceeded(ctx);
 	rewrite_packet(p, to);
 	mac_copy(p->eth->h_dest, backend->dmac);
 	mac_copy(p->eth->h_source, backend->smac);
@@ -183,7 +209,7 @@ static __always_inline int send_to_client(struct xdp_md *ctx, struct packet *p,
 					  const __u8 *smac, __u32 ifindex)
 {
 	if (p->ip->ttl <= 1)
-		return drop(XR_COUNT_ttl_exceeded);
+		return answer_ttl_exceeded(ctx);
 	rewrite_packet(p, to);
 	mac_copy(p->eth->h_dest, dmac);
 	mac_copy(p->eth->h_source, smac);

@@ -77,8 +77,10 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 	struct flow_key key;
 	long result;
 
-	if (p->ip->ttl <= 1)
-		return drop_syn(XR_COUNT_ttl_exceeded); /* no use in asking: it ends here */
+	if (p->ip->ttl <= 1) { /* no use in asking: it ends here */
+		answer_ttl_exceeded(ctx);
+		return SYN_DROP;
+	}
 	if (heartbeat_is_stale(control, now_ns))
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)

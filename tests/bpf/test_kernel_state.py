@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.support.cast import BACKENDS, service
-from tests.support.small_router import SmallRouter, small_router
+from tests.support.small_router import SETTINGS, SmallRouter, small_router
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.host import LinkInfo
 from xdp_router.adapters.names import Names
@@ -106,11 +107,42 @@ def test_a_hash_table_is_written_aside_then_switched_to(router: SmallRouter) -> 
 @pytest.mark.parametrize(("kind", "flags"), [("veth", abi.IF_BOUNCE_REDIRECT), ("", 0)])
 def test_how_an_interface_answers(router: SmallRouter, kind: str, flags: int) -> None:
     """veth answers by redirect, since XDP_TX may not wake its other end; others by XDP_TX."""
-    link = LinkInfo(7, "eth0", b"\2\0\0\0\0\7", 1500, True, 0, "none", kind, True)
+    link = LinkInfo(7, "eth0", b"\2\0\0\0\0\7", 1500, True, 0, "none", kind, True, addr=0xC6120001)
     router.state.set_interface(link)
     assert dict(router.maps.interfaces.items()) == {
-        7: abi.InterfaceValue(link.mac, bytes(6), flags)
+        7: abi.InterfaceValue(link.mac, bytes(6), flags, 0xC6120001, 1500)
     }
+
+
+def test_the_smallest_mtu_is_kept(router: SmallRouter) -> None:
+    """That of the attached interfaces; a heartbeat keeps it, and it rises when one is let go."""
+    small, large = (
+        LinkInfo(number, f"eth{number}", bytes(6), mtu, True, 0, "none", "", True)
+        for number, mtu in ((7, 1280), (8, 9000))
+    )
+    assert router.maps.control.read().min_mtu == 65_535
+    router.state.set_interface(large)
+    router.state.set_interface(small)
+    assert router.maps.control.read().min_mtu == 1280
+    now_ns = time.monotonic_ns()
+    router.state.beat(now_ns, 0)
+    control = router.maps.control.read()
+    assert (control.min_mtu, control.heartbeat_ns) == (1280, now_ns)
+    router.state.forget_interfaces({8})
+    assert (router.maps.control.read().min_mtu, len(dict(router.maps.interfaces.items()))) == (
+        9000,
+        1,
+    )
+
+
+def test_icmp_errors_have_a_budget() -> None:
+    """The configured rate, shared by the CPUs; a rate of 0 lets none through."""
+    with small_router() as router:
+        value = router.maps.control.read()
+        assert (value.icmp_interval_ns, value.icmp_burst_ns) == budget_per_cpu(1_000, 50)
+    with small_router(settings=replace(SETTINGS, icmp_rate=0)) as router:
+        value = router.maps.control.read()
+        assert value.icmp_interval_ns > value.icmp_burst_ns
 
 
 def test_two_services_may_share_a_backend() -> None:

@@ -123,6 +123,21 @@ def test_interfaces_are_followed() -> None:
 
 
 @in_fresh_netns
+def test_address_and_mtu_reach_the_map() -> None:
+    """XDP answers from the address that the interface has now, and knows how much it takes."""
+    with wired_router() as wired:
+        network, _ = network_of(wired)
+        maps, ifindex = wired.router.maps, wired.client.ifindex
+        moved = replace(wired.client, addr=0xC6120001, mtu=1280)
+        network.link_changed(LinkEvent("address", replace(moved, mtu=1500)))
+        assert dict(maps.interfaces.items())[ifindex].addr == 0xC6120001
+        assert maps.control.read().min_mtu == 1500
+        network.link_changed(LinkEvent("mtu", moved))
+        assert dict(maps.interfaces.items())[ifindex].mtu == 1280
+        assert maps.control.read().min_mtu == 1280
+
+
+@in_fresh_netns
 def test_an_interface_that_is_gone_is_let_go() -> None:
     """Its backends are down, its sender is closed, what arrives there is not ours; the reason
     goes on to name it."""

@@ -76,6 +76,22 @@ def test_gro_at_the_other_end() -> None:
 
 
 @in_fresh_netns
+def test_gro_of_a_bridges_port() -> None:
+    """It is found while it is on, for the bridge that the port belongs to and no other."""
+    pair()
+    with IPRoute() as netlink:
+        for name in ("br0", "br1"):
+            netlink.link("add", ifname=name, kind="bridge")
+    set_offload("v0", Offload.GRO, True)
+    assert codes("br0") == []
+    change("v0", master=socket.if_nametoindex("br0"))
+    assert codes("br0") == ["gro_below"]
+    assert codes("br1") == []
+    set_offload("v0", Offload.GRO, False)
+    assert codes("br0") == []
+
+
+@in_fresh_netns
 def test_other_end_in_another_namespace() -> None:
     """There is one finding, and it is uncertain, even if the number there means another veth here.
 

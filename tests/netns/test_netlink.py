@@ -114,6 +114,7 @@ def test_link_info_tells_what_the_kernel_says() -> None:
     assert link.ifindex == wire.near
     assert link.mac == mac_bytes(NEAR_MAC)
     assert (link.mtu, link.up, link.kind, link.ethernet) == (1500, True, "veth", True)
+    assert link.addr == parse_addr(NEAR)
     assert (link.xdp_prog_id, link.xdp_mode) == (0, "none")
 
 
@@ -311,6 +312,32 @@ def test_flap_and_mac_change_of_interface_are_reported() -> None:
         await _until(
             lambda: watch.path is not None and watch.path.smac == mac_bytes(OTHER_MAC), "new MAC"
         )
+
+    _run(conversation, _Watch())
+
+
+@in_fresh_netns
+def test_address_and_mtu_of_interface_are_followed() -> None:
+    """An address that goes or comes, and a new MTU, are reported with the value they leave."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        host, prefix, other = NEAR, 24, "198.19.77.1"
+
+        def address() -> int:
+            return watch.watcher.links()[wire.near].addr
+
+        await _do(lambda ipr: ipr.addr("add", index=wire.near, address=other, prefixlen=24))
+        await _do(lambda ipr: ipr.addr("delete", index=wire.near, address=host, prefixlen=prefix))
+        await _until(lambda: address() == parse_addr(other), "the other address")
+        assert watch.saw("address", "be1")
+        await _do(lambda ipr: ipr.addr("delete", index=wire.near, address=other, prefixlen=24))
+        await _until(lambda: not address(), "no address")
+        await _do(lambda ipr: ipr.addr("add", index=wire.near, address=host, prefixlen=prefix))
+        await _until(lambda: address() == parse_addr(host), "the address again")
+        await _do(lambda ipr: ipr.link("set", index=wire.near, mtu=1280))
+        await _until(lambda: watch.saw("mtu", "be1"), "mtu event")
+        assert watch.links[-1].link.mtu == 1280
+        assert watch.links[-1].link.addr == parse_addr(host)
 
     _run(conversation, _Watch())
 

@@ -59,6 +59,20 @@ def test_merging_in_hardware(feature: str, code: str, switch: str) -> None:
     assert codes(facts, native=False) == []
 
 
+def test_merging_below() -> None:
+    """GRO of a port is a finding with the port's name, unless XDP runs in the port's driver."""
+    for kind, native, found in (
+        ("bridge", True, ["gro_below"]),
+        ("bridge", False, ["gro_below"]),
+        ("vlan", True, ["gro_below"]),
+        ("bond", False, ["gro_below"]),
+        ("bond", True, []),
+    ):
+        facts = InterfaceFacts(dataclasses.replace(NIC, kind=kind), merging=("port1",))
+        assert codes(facts, native=native) == found
+    assert "ethtool -K port1 gro off" in judge_interface(facts, native=False)[0].mend
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_vlan_offload_matters_if_vlans_are_there(native: bool) -> None:
     """Stripped tags are a finding as soon as a VLAN interface lies on this one."""

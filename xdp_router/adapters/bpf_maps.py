@@ -181,6 +181,12 @@ class Control:
         raw = self._map.read(self._KEY)
         return abi.unpack_control(raw if raw is not None else bytes(abi.CONTROL_SIZE))
 
+    def change_min_mtu(self, mtu: int) -> None:
+        """Write the smallest MTU. Needs a ``write`` before."""
+        if self._written is None:
+            raise RuntimeError("Control.change_min_mtu before Control.write")
+        self.write(replace(self._written, min_mtu=mtu))
+
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write the heartbeat, and when it came back after its newest pause.
 

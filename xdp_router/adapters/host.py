@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -23,6 +23,8 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from xdp_router.core.address import format_addr, parse_addr
 from xdp_router.core.errors import XdpRouterError
+
+from .interface_address import InterfaceAddresses
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -94,6 +96,10 @@ class LinkInfo:
     """Number of the interface that a VLAN lies on, or of a veth's other end; 0 if unknown."""
     lower_elsewhere: bool = False
     """``lower`` is a number of another network namespace."""
+    addr: int = 0
+    """Primary IPv4 address; 0: none."""
+    master: int = 0
+    """Number of the bridge or bond that it is a port of; 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ def mac_bytes(text: str | None) -> bytes:
 
 
 def link_from_message(message: Any) -> LinkInfo:
-    """Value of an RTM_NEWLINK message."""
+    """Value of an RTM_NEWLINK message, which says nothing about addresses."""
     xdp = message.get_attr("IFLA_XDP")
     attached = None
     prog_id = 0
@@ -145,6 +151,7 @@ def link_from_message(message: Any) -> LinkInfo:
         kind=kind or "",
         ethernet=message["ifi_type"] == _ARPHRD_ETHER,
         lower=message.get_attr("IFLA_LINK") or 0,
+        master=message.get_attr("IFLA_MASTER") or 0,
         lower_elsewhere=message.get_attr("IFLA_LINK_NETNSID") is not None,
     )
 
@@ -166,6 +173,11 @@ class Rtnl:
             raise HostError(f"cannot ask the kernel by netlink: {error.strerror}") from error
         self._socket.bind((0, 0))
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        try:
+            self._addresses = InterfaceAddresses()
+        except OSError as error:
+            self._socket.close()
+            raise HostError(f"cannot ask for interface addresses: {error.strerror}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -176,6 +188,11 @@ class Rtnl:
     def close(self) -> None:
         """Close the socket. Calling it again does nothing."""
         self._socket.close()
+        self._addresses.close()
+
+    def with_address(self, link: LinkInfo) -> LinkInfo:
+        """The link with the address that it has now."""
+        return replace(link, addr=self._addresses.primary(link.name))
 
     def parse(self, data: bytes) -> Iterator[Any]:
         """pyroute2 messages of one datagram."""
@@ -209,14 +226,14 @@ class Rtnl:
             answers = self._ask(ifinfmsg(), RTM_GETLINK, _NLM_F_DUMP)
         except OSError as error:
             raise HostError(f"cannot list interfaces: {error}") from error
-        return [link_from_message(answer) for answer in answers]
+        return [self.with_address(link_from_message(answer)) for answer in answers]
 
     def link(self, name: str) -> LinkInfo:
         """One interface by name. Raises NoSuchInterface."""
         message = ifinfmsg()
         message["attrs"] = [("IFLA_IFNAME", name)]
         try:
-            return link_from_message(self._ask(message, RTM_GETLINK, 0)[0])
+            return self.with_address(link_from_message(self._ask(message, RTM_GETLINK, 0)[0]))
         except OSError as error:
             # An overlong name is ERANGE or EINVAL: it can't exist either.
             if error.errno in (errno.ENODEV, errno.ERANGE, errno.EINVAL):

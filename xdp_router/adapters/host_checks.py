@@ -44,6 +44,8 @@ class InterfaceFacts:
     vlans: tuple[str, ...] = ()
     peer: LinkInfo | None = None
     peer_features: frozenset[str] | None = None
+    merging: tuple[str, ...] = ()
+    """Interfaces below that do GRO: ports of a bridge or bond, what a VLAN lies on."""
 
 
 def check_interface(link: LinkInfo, *, native: bool = True) -> list[HostWarning]:
@@ -67,8 +69,20 @@ def check_interface(link: LinkInfo, *, native: bool = True) -> list[HostWarning]
         ),
         peer=peer,
         peer_features=_features(peer.name) if peer is not None else None,
+        merging=tuple(
+            other.name
+            for other in links
+            if _is_below(other, link) and "rx-gro" in (_features(other.name) or ())
+        ),
     )
     return judge_interface(facts, native=native)
+
+
+def _is_below(other: LinkInfo, link: LinkInfo) -> bool:
+    if link.kind == "veth":
+        return False  # its ``lower`` is the other end
+    stacked = link.lower == other.ifindex and not link.lower_elsewhere
+    return other.master == link.ifindex or stacked
 
 
 def _features(name: str) -> frozenset[str] | None:
@@ -82,6 +96,7 @@ def judge_interface(facts: InterfaceFacts, *, native: bool = True) -> list[HostW
     """Findings that follow from the facts; asks the kernel nothing."""
     found = _merging(facts) if native else []  # generic XDP switches these off by itself
     found += _vlans(facts)
+    found += _merged_below(facts, native)
     if native:
         found += _mtu(facts)
     if facts.link.kind == "veth":
@@ -104,6 +119,23 @@ def _merging(facts: InterfaceFacts) -> list[HostWarning]:
             ("gro_hw_on", "rx-gro-hw", "GRO_HW", "rx-gro-hw"),
         )
         if feature in facts.features
+    ]
+
+
+def _merged_below(facts: InterfaceFacts, native: bool) -> list[HostWarning]:
+    # A bond hands a native program down to its ports; the others have generic XDP only.
+    if native and facts.link.kind == "bond":
+        return []
+    return [
+        HostWarning(
+            "gro_below",
+            facts.link.name,
+            f"GRO is on at {name}, below {facts.link.name}: segments are merged before generic "
+            "XDP sees them, and merged ones are too long to be forwarded (too_big_dropped), so "
+            "large transfers hang",
+            f"ethtool -K {name} gro off; or attach {name} itself",
+        )
+        for name in facts.merging
     ]
 
 

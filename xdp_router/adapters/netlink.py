@@ -56,6 +56,7 @@ _EVENT_BUFFER_BYTES = 4 << 20
 _DATAGRAMS_PER_WAKEUP = 16
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _NDMSG = struct.Struct("=B3xi")  # start of struct ndmsg
+_IFADDRMSG = struct.Struct("=B3xI")  # struct ifaddrmsg: family, interface
 
 REFRESH_NS = 3_000_000_000
 """How often every path is checked again and stale neighbours are confirmed."""
@@ -98,7 +99,8 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """An interface changed. ``what``: created, deleted, up, down, mac, renamed, xdp, mtu.
+    """An interface changed. ``what``: created, deleted, up, down, mac, renamed, xdp, mtu,
+    address.
 
     ``link`` is the new state, for ``deleted`` the last one known.
     """
@@ -367,7 +369,13 @@ class PathWatcher:
             else:
                 if kind in (RTM_NEWADDR, RTM_DELADDR):
                     self._prefixes = None
+                    self._address_event(message)
                 self._mark_all()
+
+    def _address_event(self, data: bytes) -> None:
+        link = self._links.get(_IFADDRMSG.unpack_from(data, _HEADER.size)[1])
+        if link is not None:
+            self._link_changed(self._rtnl.with_address(link), gone=False)
 
     def _neighbour_event(self, data: bytes) -> None:
         family, ifindex = _NDMSG.unpack_from(data, _HEADER.size)
@@ -389,7 +397,7 @@ class PathWatcher:
             # AF_BRIDGE messages tell about a bridge port, not about the interface.
             if message["family"] != socket.AF_UNSPEC:
                 continue
-            self._link_changed(link_from_message(message), gone)
+            self._link_changed(self._rtnl.with_address(link_from_message(message)), gone)
 
     def _link_changed(self, link: LinkInfo, gone: bool) -> None:
         old = self._links.get(link.ifindex)
@@ -442,6 +450,8 @@ def _differences(old: LinkInfo | None, new: LinkInfo) -> list[str]:
         changes.append("mac")
     if old.mtu != new.mtu:
         changes.append("mtu")
+    if old.addr != new.addr:
+        changes.append("address")
     if (old.xdp_prog_id, old.xdp_mode) != (new.xdp_prog_id, new.xdp_mode):
         changes.append("xdp")
     if old.up != new.up:

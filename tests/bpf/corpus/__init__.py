@@ -1,7 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet corpus: tables of what the program has to do with a frame, in which state."""
 
-from . import bound, closing, credible, degrade, first, foreign, handshake, isn, orphans, probes
+from . import (
+    bound,
+    closing,
+    credible,
+    degrade,
+    first,
+    foreign,
+    handshake,
+    icmp,
+    icmp_sent,
+    isn,
+    orphans,
+    probes,
+)
 
 CASES = [
     *bound.CASES,
@@ -14,4 +27,6 @@ CASES = [
     *orphans.CASES,
     *probes.CASES,
     *foreign.CASES,
+    *icmp.CASES,
+    *icmp_sent.CASES,
 ]

@@ -209,21 +209,6 @@ TRACKING = [
     ),
 ]  # fmt: skip
 
-SMALL_TTL = [
-    Case(
-        name=f"TTL {ttl} of {side} is the end",
-        frame=to_service(THERE.but(ttl=ttl)) if side == "client" else from_backend(
-            BACK.but(ttl=ttl)
-        ),
-        verdict=DROP,
-        counters={"ttl_exceeded": 1},
-        given=FLOW,
-        at=side,
-    )
-    for ttl in (1, 0)
-    for side in ("client", "backend")
-]  # fmt: skip
-
 
 def _virtual_mac(on: bool) -> Callable[..., None]:
     flags = abi.IF_VIRTUAL_MAC if on else 0
@@ -309,7 +294,6 @@ CASES = [
     *(case for name, change in VARIANTS for case in both(name, change)),
     *_corner_sums(),
     *TRACKING,
-    *SMALL_TTL,
     *MACS,
     *PATHS,
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support import frames
+from tests.support.icmp_frames import checksum_errors, length_errors, rebuilt
 from tests.support.program import PASS, REDIRECT, TX, VERDICTS, Outcome
 from xdp_router.core import abi
 
@@ -100,11 +101,11 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
     if outcome.counters != dict(case.counters):
         wrong.append(f"counters {outcome.counters}, wanted {dict(case.counters)}")
     if outcome.verdict in (REDIRECT, TX):
-        wrong += frames.length_errors(outcome.frame)
-        if errors := frames.checksum_errors(outcome.frame):
+        wrong += length_errors(outcome.frame)
+        if errors := checksum_errors(outcome.frame):
             wrong.append(f"wrong checksums: {errors}")
-        if frames.rebuilt(outcome.frame) != outcome.frame:
-            wrong.append(frames.difference(outcome.frame, frames.rebuilt(outcome.frame)))
+        if rebuilt(outcome.frame) != outcome.frame:
+            wrong.append(frames.difference(outcome.frame, rebuilt(outcome.frame)))
     if case.mark is not None:
         egress = abi.unpack_reinject_meta(outcome.meta)[1]
         index = getattr(world.wires, case.egress) if case.egress else 0

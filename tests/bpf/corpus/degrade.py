@@ -384,8 +384,6 @@ REASONS = [
          counters={"syn_held_again": 1}, given=(seen(),)),
     decides("a marked frame that XDP decides about", "heartbeat_stale", Reason.NO_HEARTBEAT,
             silent, mark=MARK, egress="backend", extra={"reinjected": 1}),
-    Case(name="nothing is decided about a SYN whose TTL ends", frame=to_service(OPEN.but(ttl=1)),
-         verdict=DROP, given=(silent,), counters={"ttl_exceeded": 1}, then=(tables_hold(0, 0),)),
 ]  # fmt: skip
 
 SELF = End(B1.end.addr, CLIENT.port)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from tests.support.frames import checksum_errors, l3_offset, length_errors
+from tests.support.frames import l3_offset
+from tests.support.icmp_frames import checksum_errors, is_icmp, length_errors
 from tests.support.program import DROP, PASS, REDIRECT, TX, VERDICTS, Outcome
 
 MADE_BY_US = {"orphan_reset", "refused_no_backend", "refused_by_daemon", "probe_synack"}
 """What is counted when a RST of our own goes out: all of its sums are ours."""
+
+OUR_ERRORS = {"icmp_time_exceeded", "icmp_too_big"}
 
 MACS, TTL, IP_SUM_TO_ADDRESSES, PORTS, TCP_SUM = (0, 12), (8, 9), (10, 20), (0, 4), (16, 18)
 """Places that rewriting may change: in the frame, the IP header, the TCP header."""
@@ -29,6 +32,9 @@ def faults(frame: bytes, outcome: Outcome) -> list[str]:
         return found
     if MADE_BY_US & outcome.counters.keys():
         return [f"our RST: {name} checksum" for name in checksum_errors(outcome.frame)]
+    if OUR_ERRORS & outcome.counters.keys():
+        wrong = checksum_errors(outcome.frame) & {"ip", "icmp"}
+        return [f"our ICMP error: {name} checksum" for name in wrong]
     found += [
         f"{name} checksum was right"
         for name in checksum_errors(outcome.frame) - checksum_errors(frame)
@@ -40,6 +46,8 @@ def _wrongly_changed(frame: bytes, out: bytes) -> list[str]:
     """Rewriting keeps every byte but addresses, ports and sums; the TTL falls by one."""
     if len(out) != len(frame):
         return [f"another length, {len(out)}"]
+    if is_icmp(frame):
+        return _wrongly_translated(frame, out)
     at = l3_offset(frame)
     tcp = at + (frame[at] & 15) * 4
     spans = [MACS]
@@ -53,4 +61,22 @@ def _wrongly_changed(frame: bytes, out: bytes) -> list[str]:
         before[begin:end] = after[begin:end] = bytes(end - begin)
     return found + [
         f"byte {index} changed" for index in range(len(frame)) if before[index] != after[index]
+    ]
+
+
+def _wrongly_translated(frame: bytes, out: bytes) -> list[str]:
+    """An error keeps all but outer and embedded addresses, ports and sums; its TTL falls by one."""
+    at = l3_offset(frame)
+    message = at + (frame[at] & 15) * 4
+    inner = message + 8
+    tcp = inner + (frame[inner] & 15) * 4
+    spans = [MACS, (message + 2, message + 4)]
+    spans += [(at + begin, at + end) for begin, end in (TTL, IP_SUM_TO_ADDRESSES)]
+    spans += [(inner + begin, inner + end) for begin, end in (IP_SUM_TO_ADDRESSES,)]
+    spans += [(tcp + begin, tcp + end) for begin, end in (PORTS, TCP_SUM)]
+    found = [] if out[at + 8] == frame[at + 8] - 1 > 0 else [f"TTL became {out[at + 8]}"]
+    return found + [
+        f"byte {index} changed"
+        for index in range(len(frame))
+        if frame[index] != out[index] and not any(begin <= index < end for begin, end in spans)
     ]

@@ -139,8 +139,6 @@ CASES = [
          {"wscale": NO_SCALE}),
     held("SYN of which only the padding makes the record large",
          to_service(PLAIN.but(pad=bytes(187))), {"wscale": NO_SCALE}),
-    Case(name="SYN whose TTL ends here is not held", frame=to_service(OPEN.but(ttl=1)),
-         verdict=DROP, counters={"ttl_exceeded": 1}, then=(tables_hold(0, 0),)),
     held("SYN with sequence number 0", to_service(OPEN.but(seq=0)), {"seq": 0}),
     held("SYN with sequence number 0xffffffff", to_service(OPEN.but(seq=0xFFFFFFFF)),
          {"seq": 0xFFFFFFFF}),

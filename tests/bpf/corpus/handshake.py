@@ -117,8 +117,6 @@ REINJECTED = [
           then=(FIRST_TIME,)),
     again("held SYN, re-injected after its retransmit", SYN_FRAME, SYN_OUT, mark=MARK,
           egress="backend", given=PENDING, counters={"reinjected": 1, "syn_retransmit": 1}),
-    Case(name="held SYN whose TTL ends", frame=to_service(OPEN.but(ttl=1)), verdict=DROP,
-         mark=MARK, counters={"ttl_exceeded": 1}, given=(daemon_decided(),)),
     Case(name="held SYN whose backend lost its path", frame=SYN_FRAME, verdict=DROP, mark=MARK,
          counters={"no_path": 1},
          given=(daemon_decided(), lambda world: world.change_server(B1, ifindex=0))),
@@ -216,8 +214,6 @@ FROM_BACKEND = [
     from_server("data of the backend before the client's ACK",
                 Segment(flags=PSH | ACK, seq=SERVER_ISN + 1, ack=CLIENT_ISN + 1, payload=b"220"),
                 reply_has(packets=2, octets=60 + 43), given=ANSWERED),
-    Case(name="SYN-ACK whose TTL ends", frame=from_backend(SYNACK.but(ttl=1)), verdict=DROP,
-         counters={"ttl_exceeded": 1}, given=PENDING, at="backend"),
 ]  # fmt: skip
 
 

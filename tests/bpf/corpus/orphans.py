@@ -169,9 +169,6 @@ HASHED = [
              counters={"refused_no_backend": 1}),
     Case(name="orphan RST is not hashed", frame=to_service(DATA.but(flags=RST)), verdict=DROP,
          given=(hash_orphans,), counters={"orphan_dropped": 1}),
-    Case(name="hashed orphan whose TTL ends", frame=to_service(DATA.but(ttl=1)), verdict=DROP,
-         given=(hash_orphans,),
-         counters={"ttl_exceeded": 1, "orphan_hashed": 1, "decided_hash": 1}),
 ]  # fmt: skip
 
 BACK = Segment(flags=PSH | ACK, seq=SERVER_ISN + 7, ack=CLIENT_ISN + 7, payload=b"unasked")

@@ -32,6 +32,10 @@ WEB = End("198.18.100.1", 80)
 SHOP = End("198.18.100.2", 80)
 """A second service, whose only backend has the address of the first one's B1."""
 PROBE_SOURCE = End("198.18.1.1", 61005)
+OURS_C, OURS_B = End("198.18.0.1", 0), End("198.18.1.1", 0)
+"""Our addresses on the client's and on the backends' side."""
+JUMBO = 9000
+"""MTU of both sides, unless a case says otherwise."""
 
 CLIENT_MAC = bytes.fromhex("020000000c01")
 ROUTER_MAC_C = bytes.fromhex("020000000c02")
@@ -220,10 +224,23 @@ class World:
         self._dirty = True
         self.maps.hash_tables.write(service, service, slots)
 
-    def change_interface(self, mac: bytes, virtual_mac: bytes = bytes(6), flags: int = 0) -> None:
+    def interface(self, side: str) -> abi.InterfaceValue:
+        """An interface's value at the start."""
+        mac, addr = {"client": (ROUTER_MAC_C, OURS_C), "backend": (ROUTER_MAC_B, OURS_B)}[side]
+        return abi.InterfaceValue(mac, bytes(6), 0, addr.number, JUMBO)
+
+    def change_interface(
+        self, mac: bytes, virtual_mac: bytes = bytes(6), flags: int = 0, **change: Any
+    ) -> None:
         """Write the client side's interface."""
+        change = {"mac": mac, "virtual_mac": virtual_mac, "flags": flags} | change
+        self.change_side("client", **change)
+
+    def change_side(self, side: str, **change: Any) -> None:
+        """Write the interface of the "client" or the "backend" side."""
         self._dirty = True
-        self.maps.interfaces.write(self.wires.client, abi.InterfaceValue(mac, virtual_mac, flags))
+        value = dataclasses.replace(self.interface(side), **change)
+        self.maps.interfaces.write(self.ingress(side), value)
 
     def buckets(self, slot: int) -> list[tuple[int, int, int]]:
         """Credit and time of each CPU's bucket of an event budget."""
@@ -247,11 +264,8 @@ class World:
         for half in (0, 1):  # the table that is not in use would lead astray
             self.maps.hash_tables.write(0, half, ((B2.id, B3.id)[half],) * abi.HASH_SLOTS)
             self.maps.hash_tables.write(1, half, ((B2.id, SHOP_B1.id)[half],) * abi.HASH_SLOTS)
-        for index, mac in (
-            (self.wires.client, ROUTER_MAC_C),
-            (self.wires.backend, ROUTER_MAC_B),
-        ):
-            self.maps.interfaces.write(index, abi.InterfaceValue(mac, bytes(6), 0))
+        for side in ("client", "backend"):
+            self.maps.interfaces.write(self.ingress(side), self.interface(side))
 
     def _write_service(self, end: End, value: abi.ServiceValue) -> None:
         self.maps.services.write(endpoint_of(end), value)

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Packets that are too long for the interface that they have to leave by. The kernel drops
+ * what is redirected and too long in silence, so the sender has to be told here (RFC 1191).
+ */
+#ifndef XR_MTU_H
+#define XR_MTU_H
+
+#include "send.h"
+
+/* Headers that the kernel gives beside the MTU: Ethernet, and one VLAN tag. */
+#define MTU_BESIDE (sizeof(struct ethhdr) + sizeof(struct vlan_tag))
+
+/* What of an MTU the packet takes: a second tag counts. */
+static __always_inline __u32 mtu_taken(const struct packet *p)
+{
+	__u32 beside = p->l3_off > MTU_BESIDE ? p->l3_off - MTU_BESIDE : 0;
+
+	return p->ip_len + beside;
+}
+
+static __always_inline int is_long(const struct packet *p, const struct control *control)
+{
+	return control && mtu_taken(p) > control->min_mtu;
+}
+
+/* The egress's MTU if a packet that is_long() does not fit in it, else 0. */
+static __always_inline __u32 exceeded_mtu(const struct packet *p, __u32 egress)
+{
+	struct interface *interface = interfaces_lookup(egress);
+
+	return interface && mtu_taken(p) > interface->mtu ? interface->mtu : 0;
+}
+
+/*
+ * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it.
+ * Not if it is as long as this only because it was merged on its way in (GRO below a bridge
+ * with generic XDP): where its own interface takes no longer packets than the egress, its sender
+ * sends none either, and would be told an MTU that it keeps to.
+ */
+static __always_inline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+{
+	struct interface *ingress = interfaces_lookup(ctx->ingress_ifindex);
+
+	if (p->ip->ttl <= 1) /* comes first (RFC 1812, 5.2.1.2) */
+		return answer_ttl_exceeded(ctx);
+	if (!(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT)) || (ingress && ingress->mtu <= mtu))
+		return drop(XR_COUNT_too_big_dropped);
+	return answer_error(ctx, ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED,
+			    mtu - (mtu_taken(p) - p->ip_len));
+}
+
+#endif
