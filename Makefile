@@ -33,7 +33,7 @@ help: ## print this list
 deps: ## install what is missing: distribution packages and .venv (root when packages are missing)
 	@tools/deps
 
-bench-deps: deps ## also install what the benchmarks compare with: nftables, haproxy
+bench-deps: deps ## also install what the benchmarks compare with: haproxy
 	@tools/deps --bench
 
 build: $(OBJECT) ## compile the XDP program

@@ -126,10 +126,12 @@ def status(data: Row) -> None:
     """Print the answer of ``status``."""
     fppl = data.get("fppl_us") or {}
     interfaces = ", ".join(
-        f"{row['name']} ({row['mode']}{'' if row['takes_xdp_frames'] else ', takes no XDP frames'}"
+        f"{row['name']} ({row['mode'] or 'not attached'}"
+        f"{'' if row['takes_xdp_frames'] else ', takes no XDP frames'}"
         f"{'' if row['ready'] else ', not ready'})"
         for row in data["interfaces"]
     )
+    reasons = [f"{row['name']}: {row['reason']}" for row in data["interfaces"] if row["reason"]]
     first_packet = (
         f"p50 {micros(fppl['p50'])}, p99 {micros(fppl['p99'])} of {count(fppl['count'])}"
         if fppl.get("count")
@@ -139,7 +141,7 @@ def status(data: Row) -> None:
         [
             ("router", _state(data["ready"], "ready", "not ready")),
             ("version", f"{data['version']}, pid {data['pid']}, up {seconds(data['uptime_s'])}"),
-            ("interfaces", interfaces or "none"),
+            ("interfaces", "\n".join([interfaces or "none", *reasons])),
             ("program", f"id {data['xdp_program_id']}, loader {data['loader']}"),
             ("pins", str(data["pins"])),
             ("services", str(data["services"])),

@@ -69,11 +69,11 @@ class Ager:
     async def sweep(self) -> None:
         """Look at every entry once. Raises BpfError when a map cannot be read."""
         seen = 0
-        async for batch in _batches(self._flows.batches(BATCH)):
+        async for batch in in_batches(self._flows.batches(BATCH)):
             seen += batch.count
             await self._age_flows(batch)
         self.entries = seen
-        async for batch in _batches(self._pending.batches(BATCH)):
+        async for batch in in_batches(self._pending.batches(BATCH)):
             await self._age_pending(batch)
 
     async def _age_flows(self, batch: Batch) -> None:
@@ -170,7 +170,7 @@ def _entry(batch: Batch, index: int) -> tuple[bytes, bytes]:
     )
 
 
-async def _batches(calls: Iterator[Batch]) -> AsyncIterator[Batch]:
+async def in_batches(calls: Iterator[Batch]) -> AsyncIterator[Batch]:
     """Each batch, read in a worker thread, and a pause after it.
 
     One call walks all buckets up to the next entries: 1 ms on an empty table of the usual

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifetime of the daemon: what is acquired, in which order, and how it is let go.
 
-    checks (nothing changed yet) -> control socket -> maps and programs, pinned -> reserved
-    ports -> maps filled, heartbeat -> XDP attached -> services opened -> ready
+    lock -> checks (nothing changed yet) -> control socket -> maps and programs, pinned ->
+    reserved ports -> maps filled, heartbeat, unlocked -> XDP attached -> services opened -> ready
 
 A data plane that a daemon has left is taken over instead of made: its maps, with new programs,
 by the attachments that are there (``adapters/adoption.py``). It is never without a program, and
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from xdp_router.adapters.host_checks import check_interface, check_service, merg
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
-from xdp_router.adapters.pins import instance_dir, link_pin
+from xdp_router.adapters.pin_lock import PinLock
+from xdp_router.adapters.pins import instance_dir
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
@@ -49,6 +50,8 @@ from xdp_router.core.selection import build_table
 
 from . import takeover
 from .aging import Ager
+from .attachments import Attachments
+from .beside import Beside
 from .executor import Executor
 from .garbage import GarbageKeeper
 from .handoff import Handoff
@@ -61,6 +64,7 @@ from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
+from .reply_paths import ReplyPaths
 from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
 from .watchdog import Watchdog
@@ -94,12 +98,15 @@ class Router:
         self.options = options
         self.ready = False
         self.started_s = time.monotonic()
-        self.links: list[xdp_link.XdpLink] = []
         self.watcher: netlink.PathWatcher | None = None
         self.program_id = 0
         self.decisions_total = 0
         self.decisions_by_service: dict[int, int] = {}
         self._sampler = Sampler(DECISION_LINES_PER_SECOND)
+        self._beside = Beside(
+            lambda service: self._service_names[service],
+            lambda backend: self._backend_names[backend],
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._former: adoption.Former | None = None
         self._retired: tuple[Backend, ...] = ()
@@ -116,6 +123,9 @@ class Router:
 
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
+        lock = PinLock(self.options.pins)
+        undo.callback(lock.release)
+        await takeover.lock_pins(lock, lambda: _go_on(stop, False))
         # Its own data plane is not "another XDP program", which --replace would remove.
         self._find_former(undo)
         found = self._check_interfaces()
@@ -138,7 +148,11 @@ class Router:
         changes = self._change_host(undo)
         self._fill_maps()
         self._start_engine(undo)
-        self.handoff = Handoff(self.config, changes, self.state, self.network, lambda: self.links)
+        known = {number: value.mac for number, value in self.state.maps.interfaces.items()}
+        self.attachments.remember(known, found)
+        self.handoff = Handoff(
+            self.config, changes, self.state, self.network, lambda: self.attachments.links
+        )
         self.handoff.look()
         self.state.forget_interfaces({link.ifindex for link in found})
         for link in found:
@@ -153,16 +167,19 @@ class Router:
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
         self.loop.start()
+        lock.release()  # the heartbeat says from here on whose it is
         for first in waiting:
             self.loop.handle(first)
+        undo.callback(lambda: self.attachments.close(detach=self._takes_away()))
         for link in found:
-            self._attach(link, undo)
+            self.attachments.attach(link)
         self.handoff.look()  # with a program on it a device may take frames
         self.state.open_services()
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
         self._spawn(self.handoff.run(), "hand-off")
+        self._spawn(self.attachments.run(), "attachments")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
         lost: list[NotOurs] = []
 
@@ -171,7 +188,7 @@ class Router:
             self._leave_behind = False
             stop.set()
 
-        self._spawn(Ownership(self.plane, self.links, leave).run(), "ownership")
+        self._spawn(Ownership(self.plane, self.attachments.links, leave).run(), "ownership")
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
@@ -180,7 +197,7 @@ class Router:
         self._leave_behind = self.options.persist
         _log.info(
             "ready",
-            interfaces={link.interface: link.mode.value for link in self.links},
+            interfaces={link.interface: link.mode.value for link in self.attachments.links},
             loader=self.plane.loader,
             services=len(self.config.services),
             backends_up=f"{len(self.engine.up)}/{len(self._backends)}",
@@ -198,9 +215,8 @@ class Router:
 
     def _one_line(self) -> str:
         """For ``systemctl status``."""
-        interfaces = ", ".join(f"{link.interface} ({link.mode.value})" for link in self.links)
         return (
-            f"{interfaces}: {len(self.engine.up)} of {len(self._backends)} backends up, "
+            f"{self.attachments}: {len(self.engine.up)} of {len(self._backends)} backends up, "
             f"{self.ager.entries // 2} flows, {self.decisions_total} decisions"
         )
 
@@ -263,7 +279,15 @@ class Router:
             )
         undo.callback(self.plane.close)
         undo.callback(self._unpin)
+        self._make_attachments()
+
+    def _make_attachments(self) -> Attachments:
         self.program_id = bpf.prog_info(self.plane.entry).id
+        options = self.options
+        self.attachments = Attachments(
+            self.plane, options.interfaces, options.mode, options.replace
+        )
+        return self.attachments
 
     def _fill_maps(self) -> None:
         adopted = self._former is not None
@@ -327,27 +351,21 @@ class Router:
             former_resumed_ns=former.resumed_ns,
         )
 
-    def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
-        if any(link.name == each.interface for each in self.links):
-            return  # taken over
-        attached = xdp_link.attach(
-            self.plane.entry, link.name, link.ifindex, self.options.mode, self.options.replace
-        )
-        undo.callback(attached.close)
-        undo.callback(self._detach, attached)
-        assert self.plane.pin_dir is not None
-        attached.pin(link_pin(self.plane.pin_dir, link.name))
-        self.links.append(attached)
-        if attached.fallback_reason:
-            _log.warning(
-                "generic_mode",
-                interface=link.name,
-                reason=attached.fallback_reason,
-                consequence="every packet takes the slower path through the network stack",
-            )
-
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
-        watcher = netlink.PathWatcher(self.network.path_changed, self.network.link_changed)
+        paths = ReplyPaths(
+            self.state.maps.flow_table,
+            Reinjector(self.plane.entry, self.state.reinject_mark ^ 1),
+        )
+
+        def back(link: netlink.LinkInfo, former: Collection[int]) -> None:
+            self.handoff.look()
+            self._spawn(paths.lead(link, former), "reply paths")
+
+        self.attachments.watch(
+            self.network,
+            back,
+        )
+        watcher = netlink.PathWatcher(self.network.path_changed, self.attachments.link_changed)
         watcher.start(addrs)
         undo.callback(watcher.close)
         self.watcher = watcher
@@ -379,10 +397,7 @@ class Router:
         # From here on connections are not cut because the rest does not work.
         self._leave_behind = True
         undo.callback(self._unpin)
-        self.program_id = bpf.prog_info(self.plane.entry).id
-        for attached in former.links.values():
-            undo.callback(self._detach, attached)
-            self.links.append(attached)
+        self._make_attachments().adopt(former.links.values())
         takeover.report(former, self.plane.pin_dir, sizes, list(self._retired))
 
     def _stays(self) -> bool:
@@ -396,17 +411,14 @@ class Router:
         if not self._leave_behind:
             self.plane.unpin()
 
-    def _detach(self, link: xdp_link.XdpLink) -> None:
-        # A link is the successor's, too, when the pins are.
-        if self._takes_away():
-            link.detach()
-
     # What has happened
 
     def _log_decision(self, decision: Decision) -> None:
         self.decisions_total += 1
         by_service = self.decisions_by_service
         by_service[decision.service] = by_service.get(decision.service, 0) + 1
+        if decision.unfit:
+            self._beside.look(decision)
         if not self._sampler.take(decision.decided_ns):
             return
         backend = decision.backend

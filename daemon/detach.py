@@ -13,6 +13,7 @@ from xdp_router.adapters import sysctl
 from xdp_router.adapters.control import ControlError, remove_stale_socket
 from xdp_router.adapters.dataplane import NoInstance, daemon_alive
 from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pin_lock import pins_locked
 from xdp_router.adapters.pins import (
     find_instances,
     instance_of,
@@ -27,8 +28,13 @@ def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
     """Detach the data planes that hold ``interfaces``; yields what was done, line by line.
 
     Reserved ports and sysctls are given back in the current network namespace only. Raises
-    NoInstance for an interface that has none, XdpRouterError when its daemon runs.
+    NoInstance for an interface that has none, XdpRouterError when its daemon runs, PinsBusy.
     """
+    with pins_locked(pins):
+        yield from _detach(interfaces, pins)
+
+
+def _detach(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
     done: set[Path] = set()
     for interface in interfaces:
         found = instance_of(pins, interface)

@@ -162,6 +162,12 @@ class KernelState:
         }
         self._write_min_mtu()
 
+    def forget_interface(self, ifindex: int) -> None:
+        """Forget one: what arrives there is other traffic."""
+        self.maps.interfaces.delete(ifindex)
+        self._interfaces.pop(ifindex, None)
+        self._write_min_mtu()
+
     def open_services(self) -> None:
         """Write the services themselves, last: from now on their SYNs are held."""
         opened = {service.endpoint for service, _ in self._services.values()}

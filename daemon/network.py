@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
@@ -10,7 +11,7 @@ import structlog
 
 from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path, Resolution
 from xdp_router.adapters.probe_socket import ProbeTarget
-from xdp_router.core.events import BackendState, Event
+from xdp_router.core.events import BackendPath, BackendState, Event
 from xdp_router.core.model import Backend
 
 from .executor import Executor
@@ -55,9 +56,10 @@ class Network:
         for backend in retired:
             self._retired.setdefault(backend.endpoint.addr, []).append(backend)
         self._names: dict[int, str] = {}  # of the attached interfaces
-        self._gone: set[int] = set()
-        self._latest: dict[int, tuple[Path | None, str]] = {}  # by address
-        self._egresses: dict[int, int] = {}  # by address; a path that is lost may come back
+        self._reported: dict[int, tuple[Path | None, str]] = {}  # by address
+        self._latest: dict[int, tuple[Path | None, str]] = {}  # by address, if it is attached
+        self._via: dict[int, int] = {}  # by address: the attached interface that led there last
+        self._lost_by: dict[int, str] = {}  # by address: that interface's name, when it is gone
         self._written: dict[int, tuple[Path | None, str, bool]] = {}
         self.handoff: Handoff | None = None
         self.resolution: Callable[[int], Resolution | None] = lambda addr: None
@@ -71,20 +73,43 @@ class Network:
         """An interface is, or is about to be, attached: what arrives there may be ours."""
         self._names[link.ifindex] = link.name
         self._state.set_interface(link)
+        for addr, (path, reason) in list(self._reported.items()):
+            if path is not None and path.ifindex == link.ifindex:
+                self.path_changed(addr, path, reason)
+
+    def interface_coming(self, link: LinkInfo) -> None:
+        """An interface is about to be attached; no path by it counts before it is."""
+        self._state.set_interface(link)
+
+    def interface_not_coming(self, link: LinkInfo) -> None:
+        """It was not attached after all."""
+        self._state.forget_interface(link.ifindex)
+
+    def interface_gone(self, ifindex: int, name: str) -> None:
+        """An attached interface is no more: nothing arrives there, nothing leaves by it."""
+        self._names.pop(ifindex, None)
+        for addr in [addr for addr, via in self._via.items() if via == ifindex]:
+            del self._via[addr]
+            self._lost_by[addr] = name
+            self.path_changed(addr, None, f"interface {name} is gone")
+        self._executor.forget_interface(ifindex)
+        self._state.forget_interface(ifindex)
 
     def interface_name(self, ifindex: int) -> str:
         """Name of an attached interface; the number of another one."""
         return self._names.get(ifindex, str(ifindex))
 
-    def interface_exists(self, ifindex: int) -> bool:
-        """Whether an attached interface has not been deleted since."""
-        return ifindex not in self._gone
-
     def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
         """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``."""
+        self._reported[addr] = path, reason
         if path is not None and path.ifindex not in self._names:
-            reason = f"its route leaves by interface number {path.ifindex}, which is not attached"
+            reason = f"its route leaves by {_name(path.ifindex)}, which is not attached"
             path = None
+        elif path is not None:
+            self._via[addr] = path.ifindex
+            self._lost_by.pop(addr, None)
+        elif (lost_by := self._lost_by.get(addr)) and lost_by not in reason:
+            reason = f"{reason}: interface {lost_by} is gone"
         self._latest[addr] = (path, reason)
         self._apply(addr)
 
@@ -104,8 +129,7 @@ class Network:
         path, reason = self._latest[addr]
         kernel = self._is_left_to_kernel(addr, path)
         if path is not None and self.handoff is not None:
-            self._egresses[addr] = path.ifindex
-            reason = self.handoff.unusable(path.ifindex, set(self._egresses.values()))
+            reason = self.handoff.unusable(path.ifindex, set(self._via.values()))
         for backend in self._retired.get(addr, ()):
             self._state.set_path(backend.id, path, kernel)
         for backend in self._by_addr.get(addr, ()):
@@ -121,6 +145,7 @@ class Network:
                 _log.warning("backend_down", backend=backend.name, reason=reason)
                 continue
             self._set_path(backend, path)
+            self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
             self._handle(BackendState(backend.id, up=True))
             _log.info(
                 "backend_up",
@@ -131,20 +156,11 @@ class Network:
             )
 
     def link_changed(self, event: LinkEvent) -> None:
-        """An interface changed; others than the attached ones are nobody's affair here."""
+        """An attached interface changed; others are nobody's affair here."""
         link = event.link
         if link.ifindex not in self._names:
             return
         self._names[link.ifindex] = link.name
-        if event.what == "deleted":
-            _log.error(
-                "interface_gone",
-                interface=link.name,
-                mend="when it is back, stop the daemon and start it again",
-            )
-            self._gone.add(link.ifindex)
-            self._executor.forget_interface(link.ifindex)
-            return
         if event.what in ("mac", "mtu", "address"):
             self._state.set_interface(link)
         _log.info("interface_changed", interface=link.name, what=event.what)
@@ -154,3 +170,10 @@ class Network:
         endpoint = backend.endpoint
         target = ProbeTarget(path, endpoint.addr, endpoint.port) if path is not None else None
         self._executor.set_target(backend.id, target)
+
+
+def _name(ifindex: int) -> str:
+    try:
+        return f"interface {socket.if_indextoname(ifindex)}"
+    except OSError:
+        return f"interface number {ifindex}"

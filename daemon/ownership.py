@@ -17,6 +17,7 @@ from xdp_router.adapters.xdp_link import XdpLink
 from xdp_router.core.errors import XdpRouterError
 
 LOOK_EVERY_S = 0.5
+SETTLE_S = 0.1
 
 
 class NotOurs(XdpRouterError):
@@ -37,6 +38,11 @@ class Ownership:
         """Look until something is lost, or cancelled."""
         while True:
             lost = self.look()
+            if lost is not None:
+                # An interface may have been made anew under the same number just now, and
+                # netlink has told nobody yet.
+                await asyncio.sleep(SETTLE_S)
+                lost = self.look()
             if lost is not None:
                 self._on_lost(lost)
                 return

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
-from xdp_router.adapters import adoption, netlink, sysctl
+from xdp_router.adapters import adoption, netlink, pin_lock, sysctl
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.pin_lock import PinLock
 from xdp_router.adapters.pins import InstanceRef
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.adapters.xdp_link import AttachMode
@@ -22,6 +24,19 @@ from xdp_router.core.model import Backend
 
 _BATCH = 1024
 _log = structlog.get_logger()
+
+
+async def lock_pins(lock: PinLock, go_on: Callable[[], None]) -> None:
+    """Wait for the lock: two that take over one data plane at once would both go on with it.
+
+    ``go_on`` raises when there is no use in waiting. Raises PinsBusy.
+    """
+    end = time.monotonic() + pin_lock.WAIT_S
+    while not lock.try_lock():
+        if time.monotonic() > end:
+            raise lock.busy()
+        await asyncio.sleep(pin_lock.LOOK_S)
+        go_on()
 
 
 def find_former(

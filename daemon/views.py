@@ -14,7 +14,7 @@ from xdp_router import __version__
 from xdp_router.adapters.control import CommandError
 from xdp_router.core import abi
 from xdp_router.core.address import format_endpoint, format_mac, parse_endpoint, protocol_name
-from xdp_router.core.model import NO_BACKEND, Decision, FlowKey, ProbeAnswer, Service
+from xdp_router.core.model import NO_BACKEND, Decision, FlowKey, ProbeAnswer, Service, Unfit
 from xdp_router.core.quantile import percentile
 
 if TYPE_CHECKING:
@@ -64,13 +64,14 @@ class Views:
             "uptime_s": round(time.monotonic() - router.started_s, 3),
             "interfaces": [
                 {
-                    "name": router.network.interface_name(link.ifindex),
-                    "ifindex": link.ifindex,
-                    "mode": link.mode.value,
-                    "ready": router.ready and router.network.interface_exists(link.ifindex),
-                    **router.handoff.view(link.ifindex),
+                    "name": each.name,
+                    "ifindex": each.ifindex,
+                    "mode": each.mode.value if each.mode else "",
+                    "ready": router.ready and each.mode is not None,
+                    "reason": each.reason,
+                    **router.handoff.view(each.ifindex),
                 }
-                for link in router.links
+                for each in router.attachments
             ],
             "loader": router.plane.loader,
             "pins": str(router.plane.pin_dir or ""),
@@ -219,6 +220,10 @@ class Views:
         def at(instant_ns: int) -> float:
             return round((instant_ns - start_ns) / _NS_PER_US, 1)
 
+        for backend, why in decision.unfit:
+            chosen = ", chosen as the last resort" if backend == decision.backend else ""
+            text = f"{self._backend_name(backend)} {_UNFIT[why]}{chosen}"
+            line.append((0.0, "unfit", text))
         for probe in decision.probes:
             name = self._backend_name(probe.backend)
             if probe.sent_ns:
@@ -283,12 +288,19 @@ _ANSWERS = {
     ProbeAnswer.UNREACHABLE: "unreachable (ICMP)",
 }
 
+_UNFIT = {
+    Unfit.CLIENT_ITSELF: "is the client itself",
+    Unfit.BESIDE_CLIENT: "is in the client's subnet: it would answer past the router",
+}
+
 
 def decision_line(
     decision: Decision, service: str, backend: str, backends: Callable[[int], str]
 ) -> dict[str, Any]:
     """Keys of the one log line that explains a decision."""
     key: FlowKey = decision.key
+    unfit = {backends(each): why.name.lower() for each, why in decision.unfit}
+    extra = {"unfit": unfit} if unfit else {}
     return {
         "client": f"{abi.format_addr(key.client_addr)}:{key.client_port}",
         "service": service,
@@ -301,4 +313,4 @@ def decision_line(
             for probe in decision.probes
             if probe.rtt_ns
         },
-    }
+    } | extra

@@ -167,7 +167,7 @@ XR_SEC int stage_syn(struct xdp_md *ctx)
 	syn.control = control_lookup();
 	if (!syn.control)
 		return XDP_PASS;
-	action = classify_syn(&p, &syn);
+	action = classify_syn(ctx, &p, &syn);
 	if (action == SYN_DECIDED)
 		return syn.forward ? pending_forward(ctx, &p, syn.forward) : XDP_DROP;
 	if (action == SYN_FIRST || action == SYN_DECIDE) {

@@ -231,6 +231,11 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 		if (!backend_usable(backend) || bind->backend == tried)
 			continue;
 		tried = bind->backend;
+		if (backend->addr == p->key.saddr) {
+			/* it would get its own packets back, from itself */
+			count(XR_COUNT_client_is_backend);
+			continue;
+		}
 		result = bind_flow(ctx, p, service, backend, bind);
 		if (result == BIND_TUPLE_TAKEN)
 			continue;

@@ -113,11 +113,26 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 }
 
 /*
+ * The SYN-ACK follows the client, whose interface may have been made anew since: nothing else
+ * of the client comes before it has that. Only who knows the ISN says so.
+ */
+static __always_inline void reply_follow_client(struct xdp_md *ctx, const struct packet *p,
+						struct pending_flow *reply)
+{
+	if (reply->ifindex == ctx->ingress_ifindex && mac_equal(p->eth->h_source, reply->dmac))
+		return;
+	mac_copy(reply->dmac, p->eth->h_source);
+	mac_copy(reply->smac, p->eth->h_dest);
+	reply->ifindex = ctx->ingress_ifindex;
+	count(XR_COUNT_client_moved);
+}
+
+/*
  * The ISN rule for a flow that is pending or not known. A SYN with the ISN of the entry is
  * a retransmit: same backend. With another ISN it is a new connection only if the old one
  * is over; else it goes to the bound backend, whose own stack answers it (RFC 5961, 4).
  */
-static __always_inline int classify_syn(const struct packet *p, struct syn *syn)
+static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet *p, struct syn *syn)
 {
 	const struct control *control = syn->control;
 	struct endpoint_key service_key;
@@ -137,6 +152,7 @@ static __always_inline int classify_syn(const struct packet *p, struct syn *syn)
 			if (reply && is_reply_of(p, reply)) {
 				if (forward->packets)
 					count(XR_COUNT_syn_retransmit);
+				reply_follow_client(ctx, p, reply);
 				return SYN_DECIDED;
 			}
 			/* half evicted counts as undecided */

@@ -64,8 +64,8 @@ class Stage:
         self.network.path_changed(ADDR, self.wired.path(), "")
 
     def _hear(self, event: Event) -> None:
-        assert isinstance(event, BackendState)
-        self.heard.append(event.up)
+        if isinstance(event, BackendState):
+            self.heard.append(event.up)
 
     def flags(self) -> tuple[int, int]:
         """Of the client's and of the backend's interface, but for how it answers."""

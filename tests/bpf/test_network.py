@@ -12,7 +12,7 @@ from tests.support.small_router import WiredRouter, wired_router
 from xdp_router.adapters.netlink import LinkEvent
 from xdp_router.core import abi
 from xdp_router.core.commands import SendProbe
-from xdp_router.core.events import BackendState, Event, ProbeSent
+from xdp_router.core.events import BackendPath, BackendState, Event, ProbeSent
 from xdp_router.daemon.network import Network
 
 B1 = BACKENDS[0]
@@ -27,6 +27,9 @@ class Heard:
         self.states: list[tuple[bool, int]] = []
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, BackendPath):
+            assert event.ifindex == self.value(event.backend).ifindex
+            return
         assert isinstance(event, BackendState)
         self.states.append((event.up, self.value(event.backend).ifindex))
 
@@ -135,13 +138,37 @@ def test_address_and_mtu_reach_the_map() -> None:
 
 
 @in_fresh_netns
-def test_a_deleted_interface_is_let_go() -> None:
-    """Its sender is closed: a socket of an interface that is gone would fail for ever."""
+def test_an_interface_that_is_gone_is_let_go() -> None:
+    """Its backends are down, its sender is closed, what arrives there is not ours; the reason
+    goes on to name it."""
     with wired_router() as wired:
-        network, _ = network_of(wired)
+        network, heard = network_of(wired)
         network.path_changed(ADDR, wired.path(), "")
         assert probe_goes_out(wired)
         before = len(os.listdir("/proc/self/fd"))
-        network.link_changed(LinkEvent("deleted", wired.backend))
+        network.interface_gone(wired.backend.ifindex, "be")
         assert len(os.listdir("/proc/self/fd")) == before - 1
-        assert probe_goes_out(wired)  # by a new socket: this interface is still there
+        assert heard.states[-1] == (False, wired.backend.ifindex)
+        assert network.paths[1] == (None, "interface be is gone")
+        assert dict(wired.router.maps.interfaces.items()).keys() == {wired.client.ifindex}
+        network.path_changed(ADDR, None, "no route to 198.18.1.1")
+        assert network.paths[1] == (None, "no route to 198.18.1.1: interface be is gone")
+
+
+@in_fresh_netns
+def test_a_path_counts_from_the_moment_when_its_interface_is_attached() -> None:
+    """Netlink may tell of it before: it is remembered."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        network.interface_gone(wired.backend.ifindex, "be")
+        network.path_changed(ADDR, wired.path(), "")
+        lost = (None, "its route leaves by interface be, which is not attached")
+        assert network.paths[1] == lost
+        network.interface_coming(wired.backend)
+        assert wired.backend.ifindex in dict(wired.router.maps.interfaces.items())
+        network.interface_not_coming(wired.backend)
+        assert wired.backend.ifindex not in dict(wired.router.maps.interfaces.items())
+        assert network.paths[1] == lost
+        network.attached(wired.backend)
+        assert network.paths == {1: (wired.path(), "")}
+        assert heard.states[-1] == (True, wired.backend.ifindex)

@@ -30,6 +30,7 @@ from xdp_router.core.events import (
 from xdp_router.core.model import NO_BACKEND, Decision, Mode, ProbeAnswer, ProbeRecord, Reason
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.app import Router
+from xdp_router.daemon.attachments import Attached
 from xdp_router.daemon.views import Views, decision_line, handlers
 
 CLIENT = "198.18.0.1:1"
@@ -57,11 +58,9 @@ class Stage:
         self.small = small
         self.engine = actors.engine(1, 2)
         path = Path(7, b"\2\0\0\0\0\xaa", b"\2\0\0\0\0\xbb", 0xC6120101)
-        self.gone: set[int] = set()
         network = SimpleNamespace(
             paths={1: (None, "no ARP answer"), 2: (path, "")},
             interface_name={3: "wan0", 7: "be2"}.__getitem__,
-            interface_exists=lambda ifindex: ifindex not in self.gone,
             by_kernel={1},
         )
         self.router = SimpleNamespace(
@@ -69,7 +68,10 @@ class Stage:
             ready=True,
             started_s=0.0,
             engine=self.engine,
-            links=[SimpleNamespace(interface="eth0", ifindex=3, mode=AttachMode.GENERIC)],
+            attachments=[
+                Attached("wan0", 3, AttachMode.GENERIC, ""),
+                Attached("be9", 0, None, "it was deleted"),
+            ],
             plane=small.plane,
             program_id=77,
             decisions_total=5,
@@ -115,16 +117,12 @@ def test_status_is_one_look_at_everything(stage: Stage) -> None:
     status = stage.views.status({})
     assert status["ready"] is True
     assert status["interfaces"] == [
-        {
-            "name": "wan0",  # as it is called now
-            "ifindex": 3,
-            "mode": "generic",
-            "ready": True,
-            "takes_xdp_frames": False,
-        }
+        # as it is called now
+        {"name": "wan0", "ifindex": 3, "mode": "generic", "ready": True, "reason": ""}
+        | {"takes_xdp_frames": False},
+        {"name": "be9", "ifindex": 0, "mode": "", "ready": False, "reason": "it was deleted"}
+        | {"takes_xdp_frames": True},
     ]
-    stage.gone.add(3)
-    assert stage.views.status({})["interfaces"][0]["ready"] is False
     assert (status["services"], status["backends"], status["backends_up"]) == (1, 2, 2)
     assert (status["flows"], status["decisions_total"]) == (3, 5)
     assert status["open_decisions"] == 1  # port 9: its binding was never answered for

@@ -334,3 +334,49 @@ def test_killed_while_taking_over(router: Router) -> None:
     assert not watch.gaps
     (place,) = router.pins.glob("v*")
     assert [each.name for each in place.iterdir()] == ["+".join(SPEC_INTERFACES)]
+
+
+def rivals(router: Router, directory: Path, loader: str) -> list[subprocess.Popen[bytes]]:
+    """Two attaches that are started at once, with control sockets of their own."""
+    started = []
+    for name in ("one", "two"):
+        argv = router._attach_argv(SPEC_INTERFACES, "--persist", "--loader", loader)
+        argv[argv.index("--control") + 1] = str(directory / name)
+        argv += ["--config", str(router.config)]
+        started.append(
+            router.lab.router.spawn(
+                argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, name=name
+            )
+        )
+    return started
+
+
+@pytest.mark.parametrize("loader", ["object", "bcc"])
+def test_two_attaches_at_once(router: Router, tmp_path: Path, loader: str) -> None:
+    """One of them takes over what was left; the other one is refused, and says by whom it is."""
+    router.start(calm_config(SPEC, STALE, fallback="b2"), "--persist")
+    with connect(router) as peer:
+        who(peer)
+        router.stop()
+        for _ in range(3):
+            both = rivals(router, tmp_path, loader)
+
+            def ended(both: list[subprocess.Popen[bytes]] = both) -> list[subprocess.Popen[bytes]]:
+                return [each for each in both if each.poll() is not None]
+
+            try:
+                wait_for(ended, 20, "one gives way")
+                time.sleep(1)  # and only one: who was robbed would have noticed by now
+                (loser,) = ended()
+                assert loser.returncode == 1
+                assert loser.stderr is not None
+                told = loser.stderr.read().decode()
+                assert "already has a data plane of a running daemon" in told
+                peer.sendall(b"still there")
+                assert receive(peer, 11) == b"still there"
+            finally:
+                for process in both:
+                    process.terminate()
+                    process.wait(10)
+                    assert process.stderr is not None
+                    process.stderr.close()

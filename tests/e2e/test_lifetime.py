@@ -14,10 +14,12 @@ import pytest
 from tests.support.clients import connect, digest, random_bytes, receive, who, who_answers
 from tests.support.netns import wait_for
 from tests.support.router import Router, calm_config, heartbeat_stale
-from tests.support.stopped_router import SPEC, reserved_ports
+from tests.support.stopped_router import IN_BOTH_MODES, SPEC, reserved_ports
 from xdp_router.adapters import sysctl
 
 pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
+
+pytestmark = IN_BOTH_MODES
 
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 STALE = 'heartbeat_stale = "300ms"'
@@ -175,7 +177,7 @@ def test_streams_outlive_a_daemon_that_was_frozen_for_longer_than_they_may_be_id
     assert router.stop() == 0
 
 
-def test_log_has_one_line_per_decision(router: Router) -> None:
+def test_log_has_one_line_per_decision(router: Router, place: Router) -> None:
     """Each decision is one structured line that says what it was made from."""
     router.start()
     with connect(router) as peer:
@@ -188,5 +190,5 @@ def test_log_has_one_line_per_decision(router: Router) -> None:
     assert line["latency_us"] > 0
     assert set(line["rtts_us"]) <= {"b1", "b2"}
     (ready,) = router.events("ready")
-    assert ready["interfaces"] == dict.fromkeys(SPEC_INTERFACES, "native")
+    assert ready["interfaces"] == dict.fromkeys(SPEC_INTERFACES, place.xdp_mode)
     assert router.stop() == 0

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.clients import who_answers
-from tests.support.netns import running_lab, wait_for
-from tests.support.router import Router, calm_config, router_in
-from tests.support.stopped_router import SPEC, reserved_ports
+from tests.support.netns import wait_for
+from tests.support.router import Router, calm_config
+from tests.support.stopped_router import IN_BOTH_MODES, SPEC, reserved_ports
 from xdp_router.adapters.dataplane import find_instances
 
 pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
+
+pytestmark = IN_BOTH_MODES
 
 NAMES = ("b1", "b2")
 
@@ -75,17 +77,3 @@ def test_a_program_that_somebody_took_off_is_noticed(router: Router, tmp_path: P
         assert other.stop() == 0
     finally:
         other.close()
-
-
-def test_a_deleted_interface_is_told_with_advice_that_works(private_mounts: Path) -> None:
-    """The daemon goes on; status says which one is not ready; stop and start is the mend."""
-    with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
-        router.start()
-        lab.router.run(lambda: os.system("ip link set be2 down; ip link set be2 name new2"))
-        lab.router.run(lambda: os.system("ip link del be1"))
-        (gone,) = wait_for(lambda: router.events("interface_gone"), 5, "the log line")
-        assert gone["mend"] == "when it is back, stop the daemon and start it again"
-        found = {each["name"]: each["ready"] for each in router.ask("status")["interfaces"]}
-        assert found == {"client0": True, "be1": False, "new2": True}
-        wait_for(lambda: router.running, 1.2)
-        assert router.stop() == 0

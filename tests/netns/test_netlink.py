@@ -133,8 +133,32 @@ def test_direct_backend_is_resolved() -> None:
         wire = _wire(ipr)
         found = resolve_paths([FAR_INT])[FAR_INT]
         os.close(wire.far_ns)
-    assert found.path == Path(wire.near, mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC), parse_addr(NEAR))
+    subnet = (parse_addr(NEAR) & 0xFFFFFF00, 0xFFFFFF00)  # whose hosts it answers directly
+    macs = mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC)
+    assert found.path == Path(wire.near, *macs, parse_addr(NEAR), (subnet,))
     assert (found.interface, found.next_hop) == ("be1", FAR_INT)
+
+
+@in_fresh_netns
+def test_subnets_are_those_that_the_next_hop_is_in() -> None:
+    """A second subnet of the interface is another matter, as long as it is one; changes tell."""
+
+    async def conversation(wire: Wire, watch: _Watch) -> None:
+        first = (parse_addr(NEAR) & 0xFFFFFF00, 0xFFFFFF00)
+        assert watch.path is not None
+        assert watch.path.subnets == (first,)
+
+        def add(ipr: IPRoute) -> None:
+            ipr.addr("add", index=wire.near, address="198.19.7.1", prefixlen=24)
+            ipr.addr("add", index=wire.near, address="198.18.1.3", prefixlen=16)
+
+        await _do(add)
+        both = {first, (parse_addr(NEAR) & 0xFFFF0000, 0xFFFF0000)}
+        await _until(
+            lambda: watch.path is not None and set(watch.path.subnets) == both, "both subnets"
+        )
+
+    _run(conversation, _Watch())
 
 
 @in_fresh_netns

@@ -60,6 +60,16 @@ def who_answers(router: Router, *, source: Address | None = None, timeout: float
         return who(peer)
 
 
+def stream_to(router: Router, backend: str, timeout: float = 20.0) -> socket.socket:
+    """A connection that a certain backend has won, by its 100th try at the latest."""
+    for _ in range(100):
+        peer = connect(router, timeout=timeout)
+        if who(peer) == backend:
+            return peer
+        peer.close()
+    raise AssertionError(f"{backend} never won")
+
+
 def receive(peer: socket.socket, count: int) -> bytes:
     """Exactly ``count`` bytes; fewer only if the other side ends."""
     received = bytearray()

@@ -60,6 +60,8 @@ class Router:
         self.pins = bpffs / directory.name
         self.config = directory / "router.toml"
         self.log = directory / "router.log"
+        self.xdp_mode = ""
+        """For each ``start`` that does not say otherwise; empty: the daemon's own choice."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -85,6 +87,8 @@ class Router:
         assert not self.running, "a daemon runs already"
         self.config.write_text(config or calm_config(self.lab.spec))
         argv = self._attach_argv(interfaces or self.lab.router_interfaces, *options)
+        if self.xdp_mode and "--xdp-mode" not in options:
+            argv += ["--xdp-mode", self.xdp_mode]
         argv += ["--log-format", "json", "--config", str(self.config)]
         with self.log.open("wb") as output:
             self._process = self.lab.router.spawn(

@@ -17,10 +17,15 @@ SPEC = LabSpec((BackendSpec("b1"), BackendSpec("b2")))
 
 
 @pytest.fixture(scope="module")
-def place(private_mounts: Path) -> Iterator[Router]:
-    """A lab with a router that is not started."""
+def place(request: pytest.FixtureRequest, private_mounts: Path) -> Iterator[Router]:
+    """A lab with a router that is not started; see IN_BOTH_MODES."""
     with running_lab(SPEC) as lab, router_in(lab, private_mounts) as router:
+        router.xdp_mode = getattr(request, "param", "")
         yield router
+
+
+IN_BOTH_MODES = pytest.mark.parametrize("place", ["native", "generic"], indirect=True)
+"""``pytestmark`` of a module whose tests must do in each mode."""
 
 
 @pytest.fixture

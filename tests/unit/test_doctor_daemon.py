@@ -13,6 +13,8 @@ from tests.support.cli_samples import STATUS
 from xdp_router.adapters.doctor_daemon import check_socket, check_status, judge_fill
 from xdp_router.adapters.doctor_finding import Severity
 
+LOST = {"name": "be2", "ifindex": 0, "mode": "", "ready": False, "reason": "it was deleted"}
+
 
 def test_states_of_the_socket(tmp_path: Path) -> None:
     """Absent, live, stale and something else are told apart."""
@@ -45,6 +47,7 @@ def test_a_healthy_daemon() -> None:
         ({"engine": {"netlink_overruns": 2}}, "netlink_overruns", Severity.WARN),
         ({"engine": {"bad_records": 1}}, "bad_records", Severity.WARN),
         ({"flows": 950}, "flow_table", Severity.WARN),
+        ({"interfaces": [LOST]}, "interface_lost", Severity.FAIL),
     ],
 )
 def test_troubles(change: dict[str, object], code: str, severity: Severity) -> None:

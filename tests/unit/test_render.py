@@ -60,6 +60,16 @@ def test_status_shows_interfaces_and_first_packet_latency(capsys: Capture) -> No
     assert "never_happened" not in text
 
 
+def test_an_interface_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, and why."""
+    lost = {"name": "be2", "ifindex": 0, "mode": "", "ready": False, "reason": "it was deleted"}
+    lost["takes_xdp_frames"] = True
+    render.status(STATUS | {"interfaces": [*STATUS["interfaces"], lost]})
+    text = capsys.readouterr().out
+    assert "be2 (not attached, not ready)" in text
+    assert "be2: it was deleted" in text
+
+
 def test_status_before_the_first_flow(capsys: Capture) -> None:
     """Without any decision the latency says so instead of showing zeros."""
     render.status({**STATUS, "fppl_us": {"p50": None, "p99": None, "count": 0}})

@@ -32,6 +32,15 @@ _LOST = {
         "decisions could not be written into pending_flows",
         "see the daemon's log (decision_lost)",
     ),
+    "client_beside_backend": (
+        "clients had backends in their own subnet, which answer them past the router",
+        "a route to the clients' subnet by this router, on these backends; or a subnet of their "
+        "own",
+    ),
+    "client_is_backend": (
+        "a backend was a client of its own service: it gets another backend, or is refused",
+        "let it ask its own server, by its own address",
+    ),
     "first_packets_overload": (
         "more first packets were open at once than max_open_decisions: the rest were decided "
         "without a race",
@@ -95,6 +104,15 @@ def check_status(status: Mapping[str, Any], max_flows: int) -> Iterator[Finding]
         yield ok("daemon", subject, f"ready, version {status['version']}")
     else:
         yield fail("daemon", subject, "is not ready: it starts, or it stops", "see its log")
+    for each in status["interfaces"]:
+        if each["reason"]:
+            yield fail(
+                "interface_lost",
+                each["name"],
+                f"is not attached: {each['reason']}; what is reached by it is cut off",
+                f"make it, or bring it back: it is attached when an interface {each['name']} is "
+                "there and free",
+            )
     up, total = status["backends_up"], status["backends"]
     if not up:
         yield fail(

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
@@ -26,7 +27,7 @@ from xdp_router.core.errors import XdpRouterError
 from .interface_address import InterfaceAddresses
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWADDR, RTM_DELADDR = 20, 21
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_GETROUTE = 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 
@@ -40,6 +41,7 @@ _RTNETLINK = 0
 _ANSWER_TIMEOUT_S = 2.0
 _RECV_BYTES = 1 << 18
 
+_HOST_PREFIX = 32
 _ARPHRD_ETHER = 1
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
@@ -268,6 +270,23 @@ class Rtnl:
             source_addr=parse_addr(source) if source else 0,
             local=answer["type"] == _RTN_LOCAL,
         )
+
+    def prefixes(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Subnets that hosts answer each other in directly: (network, mask) by interface."""
+        message = ifaddrmsg()
+        message["family"] = socket.AF_INET
+        try:
+            answers = self._ask(message, RTM_GETADDR, _NLM_F_DUMP)
+        except OSError as error:
+            raise HostError(f"cannot list addresses: {error}") from error
+        found: dict[int, set[tuple[int, int]]] = {}
+        for answer in answers:
+            text = answer.get_attr("IFA_ADDRESS")  # of the other end, where there is one
+            length = answer["prefixlen"]
+            if text and length < _HOST_PREFIX:
+                mask = 0xFFFFFFFF << (_HOST_PREFIX - length) & 0xFFFFFFFF
+                found.setdefault(answer["index"], set()).add((parse_addr(text) & mask, mask))
+        return {ifindex: tuple(sorted(subnets)) for ifindex, subnets in found.items()}
 
     def neighbour(self, ifindex: int, addr: int) -> Neighbour | None:
         """The neighbour entry of an address on an interface, if there is one."""

@@ -79,6 +79,8 @@ class Path:
     dmac: bytes
     smac: bytes
     source_addr: int
+    subnets: tuple[tuple[int, int], ...] = ()
+    """(network, mask) of the interface that the next hop is in: hosts there it answers directly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,13 @@ class LinkEvent:
     link: LinkInfo
 
 
-def _resolve(rtnl: Rtnl, addr: int, links: Mapping[int, LinkInfo], refresh: bool) -> Resolution:
+def _resolve(
+    rtnl: Rtnl,
+    addr: int,
+    links: Mapping[int, LinkInfo],
+    prefixes: Mapping[int, tuple[tuple[int, int], ...]],
+    refresh: bool,
+) -> Resolution:
     """Look once; have the kernel resolve a missing neighbour, confirm a stale one."""
     route = rtnl.route(addr)
     if route is None:
@@ -137,7 +145,12 @@ def _resolve(rtnl: Rtnl, addr: int, links: Mapping[int, LinkInfo], refresh: bool
         return unresolved(f"no ARP answer from {format_addr(route.next_hop)} on {link.name}", True)
     if refresh and neighbour.state & NUD_STALE:
         rtnl.use_neighbour(link.ifindex, route.next_hop)
-    path = Path(link.ifindex, neighbour.mac, link.mac, route.source_addr)
+    subnets = tuple(
+        (network, mask)
+        for network, mask in prefixes.get(link.ifindex, ())
+        if route.next_hop & mask == network
+    )
+    path = Path(link.ifindex, neighbour.mac, link.mac, route.source_addr, subnets)
     return Resolution(addr, path, "", link.ifindex, link.name, route.next_hop)
 
 
@@ -151,9 +164,10 @@ def resolve_paths(addrs: Iterable[int], timeout_ns: int = LOSS_GRACE_NS) -> dict
     waiting = list(dict.fromkeys(addrs))
     with Rtnl() as rtnl:
         links = {link.ifindex: link for link in rtnl.links()}
+        prefixes = rtnl.prefixes()
         while True:
             for addr in waiting:
-                found[addr] = _resolve(rtnl, addr, links, refresh=True)
+                found[addr] = _resolve(rtnl, addr, links, prefixes, refresh=True)
             waiting = [addr for addr in waiting if found[addr].neighbour_lost]
             if not waiting or time.monotonic_ns() >= deadline_ns:
                 return found
@@ -211,6 +225,7 @@ class PathWatcher:
         self._refresh_s = refresh_ns / 1e9
         self._grace_ns = loss_grace_ns
         self._links: dict[int, LinkInfo] = {}
+        self._prefixes: dict[int, tuple[tuple[int, int], ...]] | None = None
         self._latest: dict[int, Resolution | None] = {}
         self._reported: dict[int, Resolution] = {}
         self._lost_ns: dict[int, int] = {}
@@ -284,7 +299,9 @@ class PathWatcher:
             addr = next(iter(self._dirty))
             refresh = self._dirty.pop(addr)
             try:
-                resolution = _resolve(self._rtnl, addr, self._links, refresh)
+                if self._prefixes is None:
+                    self._prefixes = self._rtnl.prefixes()
+                resolution = _resolve(self._rtnl, addr, self._links, self._prefixes, refresh)
             except (HostError, OSError) as error:
                 resolution = Resolution(addr, None, f"netlink: {error}")
             self._accept(resolution)
@@ -329,6 +346,7 @@ class PathWatcher:
                 if error.errno != errno.ENOBUFS:
                     raise
                 self.overruns += 1
+                self._prefixes = None
                 self._resync_links()
                 self._mark_all()
                 continue
@@ -350,6 +368,7 @@ class PathWatcher:
                 self._link_event(message, kind == RTM_DELLINK)
             else:
                 if kind in (RTM_NEWADDR, RTM_DELADDR):
+                    self._prefixes = None
                     self._address_event(message)
                 self._mark_all()
 

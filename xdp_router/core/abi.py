@@ -99,6 +99,7 @@ _PENDING_AGING = Struct("=8xQ80x")
 _FLOW_AGING = Struct("=Q28xBBxB88x")
 _PENDING_BACKEND = Struct("=36xI56x")
 _FLOW_BACKEND = Struct("=56xI68x")
+_FLOW_CLIENT = Struct("=39xB20xI64x")
 _TOKENS = Struct("=QQQ")
 _PREFIX = Struct(">I")
 _SHARE = Struct("=I")
@@ -381,6 +382,11 @@ def iter_flow_aging(values: Buffer) -> Iterator[tuple[int, int, int, int]]:
     For aging, which looks at each entry of a large table and needs no more than this.
     """
     return _FLOW_AGING.iter_unpack(values)
+
+
+def iter_flow_clients(values: Buffer) -> Iterator[tuple[int, int]]:
+    """``(direction, ifindex)`` of each of many ``flow_table`` values in a row."""
+    return _FLOW_CLIENT.iter_unpack(values)
 
 
 def flow_backends(values: Buffer) -> set[int]:

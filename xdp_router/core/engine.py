@@ -14,6 +14,7 @@ reports that the binding was written, or that somebody else's was there first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from .commands import (
@@ -26,6 +27,7 @@ from .commands import (
     WriteBinding,
 )
 from .events import (
+    BackendPath,
     BackendState,
     BindingFailed,
     BindingTaken,
@@ -43,6 +45,7 @@ from .flow import DecisionLog, Flow, FlowInput, FlowState, IllegalTransition, ne
 from .model import NO_BACKEND, Backend, Decision, FlowKey, Mode, Reason, Service
 from .strategy import create
 from .strategy.base import BackendStats, Evidence, ProbeSettings, Sequencer, Step, Strategy
+from .surroundings import UNFIT_AS, Surroundings
 
 MAX_LATENCY_NS = 0xFFFF_FFFF
 """The kernel's entry has 32 bits for it."""
@@ -83,6 +86,7 @@ class Engine:
         self._up: set[int] = set()
         self._tables: dict[int, tuple[int, ...]] = {}
         self._service_of: dict[int, Service] = {}
+        self._surroundings = Surroundings(self._services.values())
         self._open: dict[FlowKey, Flow] = {}
         self.decisions = DecisionLog(settings.decisions_kept)
         self._strategies: dict[int, Strategy] = {}  # by service
@@ -108,6 +112,7 @@ class Engine:
                 "first_packets_duplicate",
                 "first_packets_unknown_service",
                 "first_packets_overload",
+                *UNFIT_AS.values(),
                 "decided_race",
                 "decided_snapshot",
                 "decided_inline",
@@ -197,6 +202,8 @@ class Engine:
             self._reply_tuple_taken(event, now_ns, out)
         elif isinstance(event, BindingFailed):
             self._binding_failed(event, now_ns, out)
+        elif isinstance(event, BackendPath):
+            self._surroundings.moved(event)
         else:
             self._backend_state(event, out)
         return out
@@ -236,8 +243,11 @@ class Engine:
             flow = self._open[first.key] = Flow(first, service, Evidence())
             self._degrade(flow, Reason.OVERLOAD, now_ns, out)
             return
-        evidence, steps = self._strategies[service.id].admit(service, first, now_ns)
-        flow = self._open[first.key] = Flow(first, service, evidence)
+        unfit, excluded = self._surroundings.unfit(service, first, self._up)
+        for _, why in unfit:
+            self._counters[UNFIT_AS[why]] += 1
+        evidence, steps = self._strategies[service.id].admit(service, first, now_ns, excluded)
+        flow = self._open[first.key] = Flow(first, service, evidence, unfit, excluded)
         self._follow(steps, now_ns, out)
         if flow.mode is None:
             flow.apply(FlowInput.PROBE)
@@ -253,7 +263,7 @@ class Engine:
                 continue
             if step.backend != NO_BACKEND:
                 self._choose(flow, step.backend, Mode.RACE, step.reason, now_ns, out)
-            elif step.reason is Reason.ALL_REFUSED:
+            elif step.reason is Reason.ALL_REFUSED and flow.excluded <= flow.itself:
                 self._choose(flow, NO_BACKEND, Mode.REFUSED, step.reason, now_ns, out)
             else:
                 self._degrade(flow, step.reason, now_ns, out)
@@ -261,7 +271,8 @@ class Engine:
     def _degrade(self, flow: Flow, reason: Reason, now_ns: int, out: list[Command]) -> None:
         """Configured fallback, else consistent hash, else refuse. XDP has the same order."""
         fallback = flow.service.fallback
-        if fallback in self._up and fallback not in flow.evidence.refused:
+        ruled_out = flow.evidence.refused
+        if fallback in self._up and fallback not in ruled_out and fallback not in flow.excluded:
             self._choose(flow, fallback, Mode.FALLBACK, reason, now_ns, out)
             return
         backend = self._hashed(flow)
@@ -272,7 +283,14 @@ class Engine:
 
     def _hashed(self, flow: Flow) -> int:
         """The flow's hash slot, or the next one whose backend is not ruled out."""
-        ruled_out = flow.evidence.refused.union(flow.tried)
+        ruled_out = flow.evidence.refused.union(flow.tried, flow.excluded)
+        backend = self._slot(flow, ruled_out)
+        if backend == NO_BACKEND and flow.excluded:
+            # Those beside the client are better than nobody.
+            backend = self._slot(flow, flow.evidence.refused.union(flow.tried, flow.itself))
+        return backend
+
+    def _slot(self, flow: Flow, ruled_out: AbstractSet[int]) -> int:
         if not any(
             each.id in self._up and each.id not in ruled_out for each in flow.service.backends
         ):

@@ -121,6 +121,19 @@ class BackendState:
     up: bool
 
 
+@dataclass(frozen=True, slots=True)
+class BackendPath:
+    """A backend is reached by ``ifindex``, and answers hosts of ``subnets`` directly.
+
+    ``subnets`` holds (network, mask), host order: those of that interface that it, or the
+    gateway on the way to it, is in.
+    """
+
+    backend: int
+    ifindex: int
+    subnets: tuple[tuple[int, int], ...] = ()
+
+
 Event = (
     FirstPacket
     | ProbeReply
@@ -133,4 +146,5 @@ Event = (
     | XdpDecided
     | FlowClosed
     | BackendState
+    | BackendPath
 )

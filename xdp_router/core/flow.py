@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .events import FirstPacket
-from .model import NO_BACKEND, Decision, FlowKey, Mode, Reason, Service
+from .model import NO_BACKEND, Decision, FlowKey, Mode, Reason, Service, Unfit
 from .strategy.base import Evidence
 
 
@@ -124,15 +124,24 @@ class Flow:
         "backend",
         "decided_ns",
         "evidence",
+        "excluded",
         "first",
         "mode",
         "reason",
         "service",
         "state",
         "tried",
+        "unfit",
     )
 
-    def __init__(self, first: FirstPacket, service: Service, evidence: Evidence) -> None:
+    def __init__(
+        self,
+        first: FirstPacket,
+        service: Service,
+        evidence: Evidence,
+        unfit: tuple[tuple[int, Unfit], ...] = (),
+        excluded: frozenset[int] = frozenset(),
+    ) -> None:
         self.first = first
         self.service = service
         self.evidence = evidence
@@ -143,6 +152,14 @@ class Flow:
         self.decided_ns = 0
         self.tried: tuple[int, ...] = ()
         """Backends whose reply tuple belongs to another flow."""
+        self.unfit = unfit
+        self.excluded = excluded
+        """Unfit backends that are passed over as long as there is another one."""
+
+    @property
+    def itself(self) -> frozenset[int]:
+        """Backends that are the client: never chosen."""
+        return frozenset(each for each, why in self.unfit if why is Unfit.CLIENT_ITSELF)
 
     def apply(self, given: FlowInput) -> None:
         """Move on. Raise IllegalTransition, and stay, if the table does not allow it."""
@@ -179,6 +196,7 @@ class Flow:
             first.seen_ns,
             self.decided_ns,
             probes=self.evidence.records,
+            unfit=self.unfit,
         )
 
 

@@ -42,6 +42,13 @@ class Reason(enum.IntEnum):
     BACKLOG = 15
 
 
+class Unfit(enum.IntEnum):
+    """Why a backend is unfit for one client."""
+
+    CLIENT_ITSELF = 1
+    BESIDE_CLIENT = 2
+
+
 class ProbeAnswer(enum.IntEnum):
     """What came back for a probe (``enum xr_probe_answer``); LOST never came from XDP."""
 
@@ -160,3 +167,5 @@ class Decision:
     closed_ns: int = 0
     probes: list[ProbeRecord] = field(default_factory=list)
     error: str = ""
+    unfit: tuple[tuple[int, Unfit], ...] = ()
+    """Backends that are unfit for this client: passed over, or the last resort."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.frames import ACK, RST, Segment
+from tests.support.frames import ACK, RST, End, Segment
 from tests.support.program import DROP
 from xdp_router.core import abi
 from xdp_router.core.engine import SLOT_STEP, flow_hash
@@ -386,4 +386,20 @@ REASONS = [
             silent, mark=MARK, egress="backend", extra={"reinjected": 1}),
 ]  # fmt: skip
 
-CASES = [*CHAIN, *NOBODY, *BUDGET, *REASONS]
+SELF = End(B1.end.addr, CLIENT.port)
+"""B1 as a client of its own service."""
+
+OWN = [
+    forwarded("a backend that is the client itself is passed over", to_service(OPEN, client=SELF),
+              to_backend(OPEN, B2, SELF), given=(silent, down(B3)),
+              counters={"heartbeat_stale": 1, "client_is_backend": 1, "decided_hash": 1},
+              then=(tables_hold(2, 0),)),
+    answered("and is not taken when it is the only one", to_service(OPEN, client=SELF),
+             Segment(flags=RST | ACK, ack=CLIENT_ISN + 1, window=0, ident=0)
+             .frame(WEB, SELF, IN.back),
+             given=(silent, hash_table(B1, B1, B1)),
+             counters={"heartbeat_stale": 1, "client_is_backend": 1, "refused_no_backend": 1},
+             then=(tables_hold(0, 0),)),
+]  # fmt: skip
+
+CASES = [*CHAIN, *OWN, *NOBODY, *BUDGET, *REASONS]

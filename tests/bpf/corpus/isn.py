@@ -40,7 +40,9 @@ from .world import (
     B1,
     B2,
     CLIENT_ISN,
+    CLIENT_MAC,
     MS,
+    ROUTER_MAC_C,
     SHOP,
     Given,
     World,
@@ -48,6 +50,7 @@ from .world import (
     to_service,
 )
 
+GATEWAY = bytes.fromhex("020000000c77")
 OTHER_ISN = CLIENT_ISN + 0x40000000
 SAME, OTHER = OPEN, OPEN.but(seq=OTHER_ISN)
 CLOSING: dict[str, Any] = {"state": abi.TcpState.CLOSING}
@@ -57,7 +60,7 @@ LENGTH = len(to_service(OPEN)) - 14
 def goes_on(name: str, segment: Any, counter: str, *given: Given, **rest: Any) -> Case:
     """The SYN goes to the bound backend."""
     return forwarded(name, to_service(segment), to_backend(segment), given=given,
-                     counters={counter: 1}, **rest)  # fmt: skip
+                     counters={counter: 1} | rest.pop("extra", {}), **rest)  # fmt: skip
 
 
 def reopens(name: str, *given: Given, segment: Any = OTHER, entries: int = 1, **rest: Any) -> Case:
@@ -172,6 +175,14 @@ PENDING = [
     reopens("same number, REPLY was evicted", seen(), forward(), segment=SAME),
     reopens("same number, REPLY is another flow's", seen(), forward(), reply(B1, SHOP),
             segment=SAME, entries=2),
+    goes_on("same number by another next hop: the answer follows", SAME, "syn_retransmit",
+            seen(), reply(dmac=GATEWAY, smac=GATEWAY, ifindex=1), forward(),
+            extra={"client_moved": 1},
+            then=(has_pending("REPLY", reply_key(), dmac=CLIENT_MAC, smac=ROUTER_MAC_C,
+                              ifindex=lambda world: world.wires.client),)),
+    goes_on("another number by another next hop: the answer stays", OTHER, "syn_on_live_flow",
+            seen(), reply(dmac=GATEWAY, smac=GATEWAY, ifindex=1), forward(),
+            then=(has_pending("REPLY", reply_key(), dmac=GATEWAY, smac=GATEWAY, ifindex=1),)),
     goes_on("same number on an idle pending flow is still a retransmit", SAME, "syn_retransmit",
             *decided(), given_up),
     forwarded("REPLY was evicted, daemon silent: decided anew", to_service(SAME),

@@ -94,9 +94,16 @@ class Strategy(Protocol):
         """What is known of a backend; None if it belongs to no service of this mode."""
 
     def admit(
-        self, service: Service, first: FirstPacket, now_ns: int
+        self,
+        service: Service,
+        first: FirstPacket,
+        now_ns: int,
+        excluded: frozenset[int] = frozenset(),
     ) -> tuple[Evidence, Sequence[Step]]:
-        """Take in a first packet. Without a Verdict among the steps it waits for one."""
+        """Take in a first packet. Without a Verdict among the steps it waits for one.
+
+        ``excluded``: backends that it must not get.
+        """
 
     def probe_sent(self, event: ProbeSent, now_ns: int) -> Sequence[Step]:
         """A probe left, or could not be sent."""

@@ -25,6 +25,8 @@ LATE_GRACE_NS = 1_000_000
 ``seen + deadline``; its probes have been paid for, and XDP decides by itself only when the
 client retransmits, so a millisecond costs nothing and often saves the measurement."""
 
+_NOBODY: frozenset[int] = frozenset()
+
 
 class _Race(Evidence):
     """One race: the ``members`` that wait for it and the ``probes`` that are outstanding."""
@@ -90,7 +92,9 @@ class RaceStrategy:
         self._up = up
         self._settings = settings
         self._sequence = sequence
-        self._latest: dict[int, _Race] = {}
+        # By service, and by the backends that are left out: at most one set a backend's address
+        # and a subnet, whatever clients call themselves.
+        self._latest: dict[int, dict[frozenset[int], _Race]] = {}
         self._probes: dict[tuple[int, int, int], _Probe] = {}
         self._timers: list[tuple[int, int, _Race]] = []
         self._races_started = 0
@@ -152,10 +156,18 @@ class RaceStrategy:
     # First packets
 
     def admit(
-        self, service: Service, first: FirstPacket, now_ns: int
+        self,
+        service: Service,
+        first: FirstPacket,
+        now_ns: int,
+        excluded: frozenset[int] = _NOBODY,
     ) -> tuple[Evidence, Sequence[Step]]:
-        """Join the service's race, take the outcome of one just decided, or start one."""
-        race = self._latest.get(service.id)
+        """Join the service's race, take the outcome of one just decided, or start one.
+
+        Only first packets with the same backends ``excluded`` share a race.
+        """
+        latest = self._latest.get(service.id)
+        race = latest.get(excluded) if latest is not None else None
         if race is not None:
             if not race.decided_ns:
                 # Past its deadline it only waits for expire(): joining would be losing.
@@ -171,12 +183,13 @@ class RaceStrategy:
                 if race.reason is Reason.ALL_REFUSED:
                     self._counters["races_joined_after"] += 1
                     return race, (Verdict(first, NO_BACKEND, Reason.ALL_REFUSED),)
-        return self._start(service, first, now_ns)
+        return self._start(service, first, now_ns, excluded)
 
     def _start(
-        self, service: Service, first: FirstPacket, now_ns: int
+        self, service: Service, first: FirstPacket, now_ns: int, excluded: frozenset[int]
     ) -> tuple[Evidence, Sequence[Step]]:
-        candidates = [backend for backend in service.backends if backend.id in self._up]
+        up = self._up
+        candidates = [b for b in service.backends if b.id in up and b.id not in excluded]
         if not candidates:
             return Evidence(), (Verdict(first, NO_BACKEND, Reason.NO_CANDIDATE),)
         deadline_ns = max(first.seen_ns + service.deadline_ns, now_ns + LATE_GRACE_NS)
@@ -194,7 +207,7 @@ class RaceStrategy:
                 steps.append(command)
         if not steps:
             return race, (Verdict(first, NO_BACKEND, Reason.PROBE_BUDGET),)
-        self._latest[service.id] = race
+        self._latest.setdefault(service.id, {})[excluded] = race
         self._races_started += 1
         self._open_races += 1
         self._counters["races_started"] += 1
@@ -304,9 +317,9 @@ class RaceStrategy:
     def backend_state(self, service: Service, backend: int, up: bool) -> None:
         """Down: its outstanding probes have lost. Up: an old outcome says nothing of it."""
         if up:
-            race = self._latest.get(service.id)
-            if race is not None and race.decided_ns:
-                del self._latest[service.id]
+            latest = self._latest.get(service.id, {})
+            for excluded in [each for each, race in latest.items() if race.decided_ns]:
+                del latest[excluded]
             return
         for probe in [each for each in self._probes.values() if each.backend.id == backend]:
             if not probe.record.answered_ns:
