@@ -65,7 +65,7 @@ def test_an_interface_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     lost = {"name": "be2", "ifindex": 0, "mode": "", "ready": False, "reason": "it was deleted"}
     lost["takes_xdp_frames"] = True
     render.status(STATUS | {"interfaces": [*STATUS["interfaces"], lost]})
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "be2 (not attached, not ready)" in text
     assert "be2: it was deleted" in text
 
