@@ -38,6 +38,7 @@ from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pins import instance_dir, link_pin
+from xdp_router.adapters.port_sharing import release
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
@@ -59,6 +60,7 @@ from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
+from .retirement import Retirement
 from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
 from .watchdog import Watchdog
@@ -139,12 +141,13 @@ class Router:
         self.state.forget_interfaces({link.ifindex for link in found})
         for link in found:
             self.network.attached(link)
-        for addr, resolution in resolutions.items():
-            self.network.path_changed(addr, resolution.path, resolution.reason)
-        for backend in self._backends:
-            if backend.id not in self.engine.up:
-                self.state.set_up(backend.id, False)
+        paths = ((addr, found.path, found.reason) for addr, found in resolutions.items())
+        self.engine.begin(self.network.begin(paths))
         _go_on(stop, self._leave_behind)
+        self.loop.publish(self.state.carried)
+        # What came with the configuration is there to stay: looking at all of it takes long.
+        garbage = GarbageKeeper(self._is_quiet)
+        garbage.step()
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
         self.loop.start()
@@ -156,7 +159,7 @@ class Router:
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
-        self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
+        self._spawn(garbage.run(), "garbage")
         lost: list[NotOurs] = []
 
         def leave(why: NotOurs) -> None:
@@ -169,6 +172,7 @@ class Router:
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
         _go_on(stop, self._leave_behind)
+        self.loop.ready()
         self.ready = True
         self._leave_behind = self.options.persist
         _log.info(
@@ -176,7 +180,7 @@ class Router:
             interfaces={link.interface: link.mode.value for link in self.links},
             loader=self.plane.loader,
             services=len(self.config.services),
-            backends_up=f"{len(self.engine.up)}/{len(self._backends)}",
+            backends_up=f"{self.engine.up_count}/{len(self._backends)}",
             program_id=self.program_id,
             pins=str(self.plane.pin_dir),
         )
@@ -193,7 +197,7 @@ class Router:
         """For ``systemctl status``."""
         interfaces = ", ".join(f"{link.interface} ({link.mode.value})" for link in self.links)
         return (
-            f"{interfaces}: {len(self.engine.up)} of {len(self._backends)} backends up, "
+            f"{interfaces}: {self.engine.up_count} of {len(self._backends)} backends up, "
             f"{self.ager.entries // 2} flows, {self.decisions_total} decisions"
         )
 
@@ -230,7 +234,7 @@ class Router:
     def _reserve_ports(self, undo: contextlib.AsyncExitStack) -> None:
         sysctls = sysctl.Sysctls()
         # Who detached us has given the ports back, and a successor has reserved them anew.
-        undo.callback(lambda: sysctls.restore() if self._takes_away() else None)
+        undo.callback(lambda: self._release_ports(sysctls) if self._takes_away() else None)
         settings = self.config.settings
         ports = sysctl.ports_to_reserve(settings.probe_port_min, settings.probe_port_max)
         notes = Notes(self.plane.maps["notes"])
@@ -241,6 +245,10 @@ class Router:
         notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
         for warning in sysctls.reserve_ports(settings.probe_port_min, settings.probe_port_max):
             _log.warning("probe_port_in_use", detail=warning)
+
+    def _release_ports(self, sysctls: sysctl.Sysctls) -> None:
+        assert self.plane.pin_dir is not None
+        release(sysctls, Notes(self.plane.maps["notes"]), self.options.pins, self.plane.pin_dir)
 
     def _load(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings
@@ -314,6 +322,7 @@ class Router:
         self.network = Network(
             self._backends, self.state, self.executor, self.loop.handle, self._retired
         )
+        undo.callback(self.network.close)
         maps = self.state.maps
         self.ager = Ager(
             maps.flow_table,
@@ -322,6 +331,7 @@ class Router:
             self.loop.handle,
             pauses=heartbeat.pauses,
             former_resumed_ns=former.resumed_ns,
+            retirement=Retirement(self._retired, self._forget_retired),
         )
 
     def _attach(self, link: netlink.LinkInfo, undo: contextlib.AsyncExitStack) -> None:
@@ -398,6 +408,10 @@ class Router:
             link.detach()
 
     # What has happened
+
+    def _forget_retired(self, backend: Backend) -> None:
+        self.network.forget_retired(backend)
+        self.state.forget_backend(backend)
 
     def _log_decision(self, decision: Decision) -> None:
         self.decisions_total += 1
