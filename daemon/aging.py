@@ -17,10 +17,14 @@ from xdp_router.core.config import Settings
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.events import FlowClosed
 
+from .retirement import Retirement
+
 BATCH = 1024
 """Entries of one system call; looking at them takes 0.1 ms."""
 REMOVALS = 32
-"""Flows that are removed before the loop has its turn: about 1 ms."""
+"""Flows that are removed before the loop has its turn: about 1 ms, where nothing is in the way."""
+STEP_NS = 1_000_000
+"""After so long the loop has its turn, however few they were: on a slow or busy machine."""
 
 _PAUSE_S = 0.002
 _SWEEP_EVERY_S = 1.0
@@ -45,7 +49,12 @@ class Ager:
         clock: Callable[[], int] = time.monotonic_ns,
         pauses: Callable[[int], Mapping[int, int]] = lambda _now_ns: {},
         former_resumed_ns: int = 0,
+        retirement: Retirement | None = None,
+        stopwatch: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """``stopwatch`` measures the steps."""
+        self._retirement = retirement or Retirement((), lambda _backend: None)
+        self._stopwatch = stopwatch
         self._flows = flows
         self._pending = pending
         self._settings = settings
@@ -71,19 +80,24 @@ class Ager:
         seen = 0
         async for batch in in_batches(self._flows.batches(BATCH)):
             seen += batch.count
+            self._retirement.flows(batch.values)
             await self._age_flows(batch)
         self.entries = seen
         async for batch in in_batches(self._pending.batches(BATCH)):
+            self._retirement.pending(batch.values)
             await self._age_pending(batch)
+        self._retirement.swept()
 
     async def _age_flows(self, batch: Batch) -> None:
         now_ns = self._clock()
         limits = self._limits(now_ns)
-        for count, index in enumerate(limits.passed(batch.values), 1):
+        step = _Step(self._stopwatch)
+        for index in limits.passed(batch.values):
             key, _ = _entry(batch, index)
             self._remove_if_over(key, limits, now_ns)
-            if not count % REMOVALS:
+            if step.is_over():
                 await asyncio.sleep(0)
+                step = _Step(self._stopwatch)
 
     def _limits(self, now_ns: int) -> _Limits:
         idle = now_ns - self._settings.flow_idle_ns
@@ -131,13 +145,31 @@ class Ager:
             for index, (last_seen_ns,) in enumerate(abi.iter_pending_aging(batch.values))
             if last_seen_ns < limit_ns
         )
-        for count, index in enumerate(idle, 1):
+        step = _Step(self._stopwatch)
+        for index in idle:
             key, _ = _entry(batch, index)
             value = self._pending.read(key)
             if value is not None and abi.unpack_pending(value).last_seen_ns < limit_ns:
                 self._pending.delete(key)
-            if not count % REMOVALS:
+            if step.is_over():
                 await asyncio.sleep(0)
+                step = _Step(self._stopwatch)
+
+
+class _Step:
+    """Work between two turns of the loop."""
+
+    __slots__ = ("_left", "_stopwatch", "_until_ns")
+
+    def __init__(self, stopwatch: Callable[[], int]) -> None:
+        self._stopwatch = stopwatch
+        self._left = REMOVALS
+        self._until_ns = stopwatch() + STEP_NS
+
+    def is_over(self) -> bool:
+        """After each removal: whether it was the last."""
+        self._left -= 1
+        return not self._left or self._stopwatch() >= self._until_ns
 
 
 @dataclass(frozen=True, slots=True)

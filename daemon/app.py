@@ -45,31 +45,30 @@ from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.core.model import NO_BACKEND, Backend, Decision
+from xdp_router.core.model import Backend
 from xdp_router.core.selection import build_table
 
 from . import takeover
 from .aging import Ager
 from .attachments import Attachments
-from .beside import Beside
+from .decision_report import DecisionReport
 from .executor import Executor
 from .garbage import GarbageKeeper
 from .handoff import Handoff
 from .heartbeat import Heartbeat
 from .host_changes import HostChanges
 from .kernel_state import KernelState
-from .logs import Sampler
 from .loop import EngineLoop
 from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
 from .reply_paths import ReplyPaths
+from .retirement import Retirement
 from .signals import Interrupted, Signals, held
-from .views import decision_line, handlers
+from .views import handlers
 from .watchdog import Watchdog
 
-DECISION_LINES_PER_SECOND = 100
 QUIET = 200
 """Open decisions up to which a look at all of them takes no noticeable time."""
 
@@ -100,11 +99,8 @@ class Router:
         self.started_s = time.monotonic()
         self.watcher: netlink.PathWatcher | None = None
         self.program_id = 0
-        self.decisions_total = 0
-        self.decisions_by_service: dict[int, int] = {}
-        self._sampler = Sampler(DECISION_LINES_PER_SECOND)
-        self._beside = Beside(
-            lambda service: self._service_names[service],
+        self.decisions = DecisionReport(
+            lambda service: self._service_names.get(service, str(service)),
             lambda backend: self._backend_names[backend],
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,12 +154,13 @@ class Router:
         for link in found:
             self.network.attached(link)
         self.network.resolution = resolutions.get
-        for addr, resolution in resolutions.items():
-            self.network.path_changed(addr, resolution.path, resolution.reason)
-        for backend in self._backends:
-            if backend.id not in self.engine.up:
-                self.state.set_up(backend.id, False)
+        paths = ((addr, found.path, found.reason) for addr, found in resolutions.items())
+        self.engine.begin(self.network.begin(paths))
         _go_on(stop, self._leave_behind)
+        self.loop.publish(self.state.carried)
+        # What came with the configuration is there to stay: looking at all of it takes long.
+        garbage = GarbageKeeper(self._is_quiet)
+        garbage.step()
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
         self.loop.start()
@@ -180,7 +177,7 @@ class Router:
         self._spawn(self.ager.run(), "aging")
         self._spawn(self.handoff.run(), "hand-off")
         self._spawn(self.attachments.run(), "attachments")
-        self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
+        self._spawn(garbage.run(), "garbage")
         lost: list[NotOurs] = []
 
         def leave(why: NotOurs) -> None:
@@ -193,6 +190,7 @@ class Router:
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
         _go_on(stop, self._leave_behind)
+        self.loop.ready()
         self.ready = True
         self._leave_behind = self.options.persist
         _log.info(
@@ -200,7 +198,7 @@ class Router:
             interfaces={link.interface: link.mode.value for link in self.attachments.links},
             loader=self.plane.loader,
             services=len(self.config.services),
-            backends_up=f"{len(self.engine.up)}/{len(self._backends)}",
+            backends_up=f"{self.engine.up_count}/{len(self._backends)}",
             program_id=self.program_id,
             pins=str(self.plane.pin_dir),
         )
@@ -216,8 +214,8 @@ class Router:
     def _one_line(self) -> str:
         """For ``systemctl status``."""
         return (
-            f"{self.attachments}: {len(self.engine.up)} of {len(self._backends)} backends up, "
-            f"{self.ager.entries // 2} flows, {self.decisions_total} decisions"
+            f"{self.attachments}: {self.engine.up_count} of {len(self._backends)} backends up, "
+            f"{self.ager.entries // 2} flows, {self.decisions.total} decisions"
         )
 
     # Acquiring
@@ -255,7 +253,11 @@ class Router:
         notes.write(Note.CONTROL_SOCKET, str(self.options.control.absolute()))
         changes = HostChanges(notes, adopted=self._former is not None)
         # Who detached us has put it all back, and a successor has made it its own.
-        undo.callback(lambda: changes.restore() if self._takes_away() else None)
+        pins = self.plane.pin_dir
+        assert pins is not None
+        undo.callback(
+            lambda: changes.restore(self.options.pins, pins) if self._takes_away() else None
+        )
         settings = self.config.settings
         changes.reserve_ports(settings.probe_port_min, settings.probe_port_max)
         return changes
@@ -320,7 +322,7 @@ class Router:
             self._backends,
             Reinjector(self.plane.entry, self.state.reinject_mark),
             self.sender,
-            self._log_decision,
+            self.decisions.report,
         )
         undo.callback(self.executor.close)
         ring_fd = self.plane.maps["first_packet_events"]
@@ -341,6 +343,7 @@ class Router:
         self.network = Network(
             self._backends, self.state, self.executor, self.loop.handle, self._retired
         )
+        undo.callback(self.network.close)
         maps = self.state.maps
         self.ager = Ager(
             maps.flow_table,
@@ -349,6 +352,7 @@ class Router:
             self.loop.handle,
             pauses=heartbeat.pauses,
             former_resumed_ns=former.resumed_ns,
+            retirement=Retirement(self._retired, self._forget_retired),
         )
 
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
@@ -413,28 +417,9 @@ class Router:
 
     # What has happened
 
-    def _log_decision(self, decision: Decision) -> None:
-        self.decisions_total += 1
-        by_service = self.decisions_by_service
-        by_service[decision.service] = by_service.get(decision.service, 0) + 1
-        if decision.unfit:
-            self._beside.look(decision)
-        if not self._sampler.take(decision.decided_ns):
-            return
-        backend = decision.backend
-        line = decision_line(
-            decision,
-            self._service_names.get(decision.service, str(decision.service)),
-            "" if backend == NO_BACKEND else self._backend_names[backend],
-            self._backend_names.__getitem__,
-        )
-        skipped = self._sampler.skipped()
-        if skipped:
-            line["lines_skipped"] = skipped
-        if decision.error:
-            _log.error("decision_lost", error=decision.error, **line)
-        else:
-            _log.info("decision", **line)
+    def _forget_retired(self, backend: Backend) -> None:
+        self.network.forget_retired(backend)
+        self.state.forget_backend(backend)
 
     def _control_fault(self, command: str, error: Exception) -> None:
         _log.error("control_fault", command=command, error=repr(error))

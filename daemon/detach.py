@@ -21,6 +21,7 @@ from xdp_router.adapters.pins import (
     remove_abandoned,
     remove_pins,
 )
+from xdp_router.adapters.port_sharing import leave_to_others
 from xdp_router.core.errors import XdpRouterError
 
 
@@ -75,7 +76,7 @@ def _undo_notes(pin_dir: Path) -> Iterator[str]:
     finally:
         os.close(fd)
     if ports:
-        yield _release_ports(ports, netns)
+        yield _release_ports(pin_dir, ports, netns)
     for change in sysctl.parse_changes(sysctls):
         yield _put_back(change, netns)
     if control:
@@ -98,14 +99,21 @@ def _put_back(change: sysctl.Change, netns: str) -> str:
     return f"{change.name}: left as it is: somebody has changed it since"
 
 
-def _release_ports(ports: str, netns: str) -> str:
+def _release_ports(pin_dir: Path, ports: str, netns: str) -> str:
     if netns != sysctl.namespace_id():
         return (
             f"ports {ports}: still reserved, in the network namespace of the daemon: take them "
             f"out of {sysctl.RESERVED_PORTS} there"
         )
+    reserved = sysctl.parse_ports(ports)
     try:
-        sysctl.release_ports(sysctl.parse_ports(ports))
-    except sysctl.SysctlError as error:
+        left = leave_to_others(pin_dir.parent.parent, pin_dir, reserved)
+        sysctl.release_ports(left)
+    except XdpRouterError as error:
         return f"ports {ports}: still reserved: {error}"
+    needed = reserved - left
+    if needed:
+        kept = f"ports {sysctl.format_ports(needed)}: still reserved, another data plane needs them"
+        released = sysctl.format_ports(left)
+        return f"{kept}; ports {released}: no longer reserved" if left else kept
     return f"ports {ports}: no longer reserved"

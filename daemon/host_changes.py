@@ -7,10 +7,13 @@ daemon is killed.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import structlog
 
 from xdp_router.adapters import sysctl
 from xdp_router.adapters.notes import Note, Notes
+from xdp_router.adapters.port_sharing import release
 from xdp_router.adapters.sysctl import Change, SysctlError
 
 _log = structlog.get_logger()
@@ -56,9 +59,13 @@ class HostChanges:
         _log.warning("sysctl_set", sysctl=name, old=old, new=value, why=why)
         return True
 
-    def restore(self) -> None:
-        """Undo everything that still is as it was left. Raises SysctlError after trying all."""
-        for change in self._sysctls.restore():
+    def restore(self, root: Path, own: Path) -> None:
+        """Undo everything that still is as it was left, but for ports that others need.
+
+        ``root`` is where all pins are, ``own`` where this data plane's are. Raises SysctlError
+        after trying all, BpfError or PinError when others cannot be looked at.
+        """
+        for change in release(self._sysctls, self._notes, root, own):
             _log.info("sysctl_restored", sysctl=change.name, old=change.ours, new=change.old)
 
     def _note(self, changes: list[Change]) -> None:

@@ -7,12 +7,13 @@ rewrites one value and nothing is read back.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -83,8 +84,11 @@ class KernelState:
         self._backends: dict[int, abi.BackendValue] = {}
         self._interfaces: dict[int, abi.InterfaceValue] = {}
         self._handoff: dict[int, int] = {}
+        self._gathered: dict[int, abi.BackendValue] | None = None
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
+        self.carried: frozenset[int] = frozenset()
+        """Adopted services whose consistent-hash tables name their own backends and no other."""
 
     def write_all(self) -> None:
         """Write control, services, backends (all of them down, unless adopted) and names."""
@@ -94,7 +98,8 @@ class KernelState:
         running = dict(self.maps.services.items()) if self._adopted else {}
         self.maps.tokens.fill(abi.TOKENS_EVENTS, 0, now_ns - _NS_PER_S)
         self.maps.tokens.fill(abi.TOKENS_ICMP, 0, now_ns - _NS_PER_S)
-        indexed: set[Endpoint] = set()
+        indexed: dict[Endpoint, tuple[int, int]] = {}
+        before = dict(self.maps.backends.items()) if self._adopted else {}
         for service in self._config.services:
             interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
             value = abi.ServiceValue(
@@ -119,36 +124,57 @@ class KernelState:
                 )
             self._services[service.id] = (service, value)
             self.maps.tokens.fill(abi.TOKENS_SERVICE + service.id, 0, now_ns - _NS_PER_S)
-            self._names.write_service(service.id, service.name)
             for backend in service.backends:
-                self._write_backend(backend, service)
+                found = before.get(backend.id, _NOBODY)
+                if Endpoint(found.addr, found.port, found.proto) != backend.endpoint:
+                    found = _NOBODY
+                self._backends[backend.id] = self._value(backend, found)
                 # One address may serve two services; the first one answers for its probes.
-                if backend.endpoint not in indexed:
-                    indexed.add(backend.endpoint)
-                    self.maps.backend_index.write(backend.endpoint, backend.id, service.id)
+                indexed.setdefault(backend.endpoint, (backend.id, service.id))
         for backend in self._retired:
-            found = self.maps.backends.read(backend.id)
-            assert found is not None
+            found = before[backend.id]
             flags = found.flags & ~abi.BACKEND_UP | abi.BACKEND_DRAINING
             if backend.endpoint in self.shared:
                 flags |= abi.BACKEND_SHARED
-            self._put_backend(backend.id, dataclasses.replace(found, flags=flags))
-            if backend.endpoint not in indexed:
-                indexed.add(backend.endpoint)
-                self.maps.backend_index.write(backend.endpoint, backend.id, backend.service)
+            self._backends[backend.id] = dataclasses.replace(found, flags=flags)
+            indexed.setdefault(backend.endpoint, (backend.id, backend.service))
+        self._names.write_all(
+            {service.id: service.name for service in self._config.services},
+            {
+                backend.id: backend.name
+                for service in self._config.services
+                for backend in service.backends
+            },
+        )
+        self.maps.backends.write_all(self._backends)
+        self.maps.backend_index.write_all(indexed)
         if self._adopted:
-            self._forget_others(indexed)
+            self.carried = self._carried(running, before)
+            self._forget_others(indexed, before)
 
-    def _forget_others(self, indexed: set[Endpoint]) -> None:
+    def _carried(
+        self,
+        running: Mapping[Endpoint, abi.ServiceValue],
+        before: Mapping[int, abi.BackendValue],
+    ) -> frozenset[int]:
+        had: dict[int, set[int]] = {}
+        for backend, value in before.items():
+            had.setdefault(value.service, set()).add(backend)
+        return frozenset(
+            service.id
+            for service in self._config.services
+            if service.endpoint in running
+            and running[service.endpoint].id == service.id
+            and had.get(service.id) == {backend.id for backend in service.backends}
+        )
+
+    def _forget_others(self, indexed: Container[Endpoint], before: Iterable[int]) -> None:
         """Remove what a former configuration had, and no flow has."""
         for endpoint, _ in list(self.maps.backend_index.items()):
             if endpoint not in indexed:
                 self.maps.backend_index.delete(endpoint)
-        number = 0
-        while (found := self.maps.backends.read(number)) is not None:
-            if number not in self._backends and found.port:
-                self.maps.backends.write(number, _NOBODY)
-            number += 1
+        gone = (number for number in before if number not in self._backends)
+        self.maps.backends.write_all(dict.fromkeys(gone, _NOBODY))
         services = {*self._services, *(backend.service for backend in self._retired)}
         self._names.keep_only(services, self._backends)
 
@@ -177,9 +203,33 @@ class KernelState:
         for service, value in self._services.values():
             self.maps.services.write(service.endpoint, value)
 
+    def forget_backend(self, backend: Backend) -> None:
+        """Free the id of a retired backend that no flow has any more."""
+        self._backends.pop(backend.id, None)
+        index = self.maps.backend_index.read(backend.endpoint)
+        if index is not None and index[0] == backend.id:
+            self.maps.backend_index.delete(backend.endpoint)
+        self.maps.backends.write(backend.id, _NOBODY)
+        self._names.delete_backend(backend.id)
+
+    @property
+    def generation(self) -> int:
+        """How many daemons have had this data plane, this one included."""
+        return self.former.generation + 1
+
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write the heartbeat, and the end of its newest pause."""
         self.maps.control.beat(now_ns, resumed_ns)
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Backends that change within are written at the end, all at once."""
+        self._gathered = {}
+        try:
+            yield
+            self.maps.backends.write_all(self._gathered)
+        finally:
+            self._gathered = None
 
     def set_path(self, backend: int, path: Path | None, by_kernel: bool = False) -> None:
         """Set where a backend's frames go; None: nowhere, they are dropped as ``no_path``.
@@ -275,36 +325,34 @@ class KernelState:
                 min_mtu=self.former.min_mtu if self._adopted else _NO_LIMIT,
                 probe_key=self.probe_key,
                 abi_version=abi.ABI_VERSION,
-                generation=self.former.generation + 1,
+                generation=self.generation,
                 probe_port_min=settings.probe_port_min,
                 probe_port_max=settings.probe_port_max,
                 flags=self.former.flags if self._adopted else 0,
             )
         )
 
-    def _write_backend(self, backend: Backend, service: Service) -> None:
-        self._names.write_backend(backend.id, backend.name)
-        before = self.maps.backends.read(backend.id) if self._adopted else None
-        if before is None or Endpoint(before.addr, before.port) != backend.endpoint:
-            before = _NOBODY
-        self._put_backend(
-            backend.id,
-            abi.BackendValue(
-                addr=backend.endpoint.addr,
-                port=backend.endpoint.port,
-                proto=backend.endpoint.proto,
-                # Its packets, and XDP's own choice, go on until the path is known anew.
-                flags=(abi.BACKEND_SHARED if backend.endpoint in self.shared else 0)
-                | (before.flags & (abi.BACKEND_UP | abi.BACKEND_KERNEL)),
-                service=service.id,
-                ifindex=before.ifindex,
-                probe_addr=before.probe_addr,
-                dmac=before.dmac,
-                smac=before.smac,
-                weight=backend.weight,
-            ),
+    def _value(self, backend: Backend, before: abi.BackendValue) -> abi.BackendValue:
+        """``before``: what the map has of it, whose packets, and XDP's own choice, go on until
+        the path is known anew.
+        """
+        return abi.BackendValue(
+            addr=backend.endpoint.addr,
+            port=backend.endpoint.port,
+            proto=backend.endpoint.proto,
+            flags=(abi.BACKEND_SHARED if backend.endpoint in self.shared else 0)
+            | (before.flags & (abi.BACKEND_UP | abi.BACKEND_KERNEL)),
+            service=backend.service,
+            ifindex=before.ifindex,
+            probe_addr=before.probe_addr,
+            dmac=before.dmac,
+            smac=before.smac,
+            weight=backend.weight,
         )
 
     def _put_backend(self, backend: int, value: abi.BackendValue) -> None:
         self._backends[backend] = value
-        self.maps.backends.write(backend, value)
+        if self._gathered is not None:
+            self._gathered[backend] = value
+        else:
+            self.maps.backends.write(backend, value)

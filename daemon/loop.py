@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
@@ -52,6 +52,9 @@ class EngineLoop:
         self._beat = beat
         self._is_ours = is_ours
         self._beat_ns = 0
+        self._due_ns = 0
+        self.late_max_ns = 0
+        """Most that a heartbeat came late: for so long something, or the machine, held the loop."""
         self._interval_s = heartbeat_interval_ns / _NS_PER_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -61,12 +64,23 @@ class EngineLoop:
         self.bad_records = 0
         self.faults = 0
 
+    def publish(self, carried: Collection[int] = ()) -> None:
+        """Bring the maps to the engine's first state, whatever it takes: before ``start``.
+
+        ``carried``: services whose consistent-hash tables are there, and may be used.
+        """
+        for command in self._engine.start(carried):
+            self.run((command,))
+
     def start(self) -> None:
         """Begin, in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._tick()
-        self.run(self._engine.start(time.monotonic_ns()))
         self._loop.add_reader(self._ring.fileno(), self._readable)
+
+    def ready(self) -> None:
+        """What was late until now was the start."""
+        self._due_ns = self.late_max_ns = 0
 
     def stop(self) -> None:
         """Stop. XDP finds the heartbeat stale and decides by itself from then on."""
@@ -196,6 +210,9 @@ class EngineLoop:
         now_ns = time.monotonic_ns()
         if self._beat_ns and self._is_lost(now_ns):
             return
+        if self._due_ns:
+            self.late_max_ns = max(self.late_max_ns, now_ns - self._due_ns)
+        self._due_ns = now_ns + int(self._interval_s * _NS_PER_S)
         # First the next beat: one that fails must not be the last.
         self._heartbeat = self._loop.call_later(self._interval_s, self._tick)
         self._beat_ns = now_ns

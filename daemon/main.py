@@ -24,7 +24,7 @@ from xdp_router.adapters.xdp_link import AttachMode
 from xdp_router.core.config import RouterConfig, config_from_flags, parse_config
 from xdp_router.core.errors import ConfigError, XdpRouterError
 
-from . import logs, streams
+from . import garbage, logs, streams
 from .app import AttachOptions, run
 from .detach import detach_interfaces
 from .signals import Interrupted, Signals
@@ -226,7 +226,8 @@ def attach(
     # What libraries have to say must not wait for a reader either.
     logging.basicConfig(stream=log, format="%(name)s: %(message)s")
     try:
-        asyncio.run(run(config, options, signals))
+        with garbage.postponed():
+            asyncio.run(run(config, options, signals))
     except Interrupted as error:
         log.write(f"{str(error).capitalize()}.\n")
         raise click.exceptions.Exit(128 + signals.number) from error
@@ -266,7 +267,8 @@ def _read_config(file: Path) -> RouterConfig:
     except UnicodeDecodeError as error:
         click.echo(f"Error: {file}: not UTF-8 text: expected TOML", err=True)
         raise click.exceptions.Exit(_EXIT_CONFIG) from error
-    return parse_config(text, str(file))
+    with garbage.postponed():
+        return parse_config(text, str(file))
 
 
 if __name__ == "__main__":

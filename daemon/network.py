@@ -3,19 +3,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import socket
-from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Protocol
 
 import structlog
 
 from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path, Resolution
 from xdp_router.adapters.probe_socket import ProbeTarget
+from xdp_router.core.address import format_addr
 from xdp_router.core.events import BackendPath, BackendState, Event
 from xdp_router.core.model import Backend
 
 from .executor import Executor
 from .kernel_state import KernelState
+from .logs import Sampler
+
+AT_ONCE = 16
+"""Backends of one address that change before the event loop has its turn: about 1 ms."""
+NAMED = 32
+"""Backends of one address that have a log line each."""
+LINES_PER_SECOND = 200
+
+_Known = tuple[tuple[Path | None, str], bool]
+"""Path and why it is unusable, as shown; whether packets are left to the kernel."""
 
 _log = structlog.get_logger()
 
@@ -55,12 +70,16 @@ class Network:
         self._retired: dict[int, list[Backend]] = {}
         for backend in retired:
             self._retired.setdefault(backend.endpoint.addr, []).append(backend)
+        self._sampler = Sampler(LINES_PER_SECOND)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._reported: dict[int, tuple[Path | None, str]] = {}  # by address
         self._latest: dict[int, tuple[Path | None, str]] = {}  # by address, if it is attached
         self._via: dict[int, int] = {}  # by address: the attached interface that led there last
+        self._egresses: Counter[int] = Counter()  # how many addresses each of these leads to
         self._lost_by: dict[int, str] = {}  # by address: that interface's name, when it is gone
-        self._written: dict[int, tuple[Path | None, str, bool]] = {}
+        self._known: dict[int, _Known] = {}  # by address: what the backends have, or will have
+        self._turns: dict[int, tuple[_Known, Iterator[Backend]]] = {}
+        self._turn: asyncio.Handle | None = None
         self.handoff: Handoff | None = None
         self.resolution: Callable[[int], Resolution | None] = lambda addr: None
         """What is known of the way to an address, path or not."""
@@ -89,7 +108,7 @@ class Network:
         """An attached interface is no more: nothing arrives there, nothing leaves by it."""
         self._names.pop(ifindex, None)
         for addr in [addr for addr, via in self._via.items() if via == ifindex]:
-            del self._via[addr]
+            self._lead(addr, None)
             self._lost_by[addr] = name
             self.path_changed(addr, None, f"interface {name} is gone")
         self._executor.forget_interface(ifindex)
@@ -99,61 +118,57 @@ class Network:
         """Name of an attached interface; the number of another one."""
         return self._names.get(ifindex, str(ifindex))
 
+    def begin(self, paths: Iterable[tuple[int, Path | None, str]]) -> set[int]:
+        """Take the first paths, by address, before anybody makes decisions.
+
+        Maps and probes have them afterwards; returns the ids of the backends that are up.
+        """
+        for addr, path, reason in paths:
+            self._note(addr, path, reason)
+        up = set()
+        with self._state.gathered():
+            for addr in self._latest:
+                # One tuple for all: there may be 10,000 on a host.
+                known = self._known[addr] = self._judge(addr)
+                (path, reason), kernel = known
+                for backend in self._retired.get(addr, ()):
+                    self._state.set_path(backend.id, path, kernel)
+                for backend in self._by_addr.get(addr, ()):
+                    self._set_path(backend, known)
+                    self._state.set_up(backend.id, path is not None and not reason)
+                    if path is not None:
+                        self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
+                        if not reason:
+                            up.add(backend.id)
+                self._report(addr, known)
+        return up
+
     def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
-        """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``."""
-        self._reported[addr] = path, reason
-        if path is not None and path.ifindex not in self._names:
-            reason = f"its route leaves by {_name(path.ifindex)}, which is not attached"
-            path = None
-        elif path is not None:
-            self._via[addr] = path.ifindex
-            self._lost_by.pop(addr, None)
-        elif (lost_by := self._lost_by.get(addr)) and lost_by not in reason:
-            reason = f"{reason}: interface {lost_by} is gone"
-        self._latest[addr] = (path, reason)
+        """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``.
+
+        If there are many of them, they come in turns, and the event loop goes on between.
+        """
+        before = set(self._egresses)
+        self._note(addr, path, reason)
         self._apply(addr)
+        if self._egresses.keys() != before:
+            self.reconsider()  # by which interfaces clients come follows from where backends are
 
     def reconsider(self) -> None:
         """Hand-off to the kernel stands otherwise than before: apply that to every path."""
         for addr in list(self._latest):
             self._apply(addr)
 
-    def _is_left_to_kernel(self, addr: int, path: Path | None) -> bool:
-        if path is not None:
-            return self.handoff is not None and not self.handoff.takes_frames(path.ifindex)
-        # The kernel asks for the neighbour again, and keeps the packets until it answers.
-        found = self.resolution(addr)
-        return found is not None and found.neighbour_lost and found.ifindex in self._names
+    def forget_retired(self, backend: Backend) -> None:
+        """No flow has this retired backend any more: its path is nobody's affair."""
+        there = self._retired[backend.endpoint.addr]
+        there.remove(backend)
+        if not there:
+            del self._retired[backend.endpoint.addr]
 
-    def _apply(self, addr: int) -> None:
-        path, reason = self._latest[addr]
-        kernel = self._is_left_to_kernel(addr, path)
-        if path is not None and self.handoff is not None:
-            reason = self.handoff.unusable(path.ifindex, set(self._via.values()))
-        for backend in self._retired.get(addr, ()):
-            self._state.set_path(backend.id, path, kernel)
-        for backend in self._by_addr.get(addr, ()):
-            if self._written.get(backend.id) == (path, reason, kernel):
-                continue
-            self._written[backend.id] = (path, reason, kernel)
-            self.paths[backend.id] = (path, reason)
-            (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
-            if path is None or reason:
-                # Nobody may choose it any more before its path goes.
-                self._handle(BackendState(backend.id, up=False))
-                self._set_path(backend, path)
-                _log.warning("backend_down", backend=backend.name, reason=reason)
-                continue
-            self._set_path(backend, path)
-            self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
-            self._handle(BackendState(backend.id, up=True))
-            _log.info(
-                "backend_up",
-                backend=backend.name,
-                interface=self.interface_name(path.ifindex),
-                next_hop=path.dmac.hex(":"),
-                path="kernel" if kernel else "xdp",
-            )
+    def close(self) -> None:
+        """Let go of changes that wait for their turn."""
+        self._turns.clear()
 
     def link_changed(self, event: LinkEvent) -> None:
         """An attached interface changed; others are nobody's affair here."""
@@ -165,11 +180,123 @@ class Network:
             self._state.set_interface(link)
         _log.info("interface_changed", interface=link.name, what=event.what)
 
-    def _set_path(self, backend: Backend, path: Path | None) -> None:
-        self._state.set_path(backend.id, path, backend.id in self.by_kernel)
+    # What is known of an address
+
+    def _note(self, addr: int, path: Path | None, reason: str) -> None:
+        self._reported[addr] = path, reason
+        if path is not None and path.ifindex not in self._names:
+            reason = f"its route leaves by {_name(path.ifindex)}, which is not attached"
+            path = None
+        elif path is not None:
+            self._lead(addr, path.ifindex)
+            self._lost_by.pop(addr, None)
+        elif (lost_by := self._lost_by.get(addr)) and lost_by not in reason:
+            reason = f"{reason}: interface {lost_by} is gone"
+        self._latest[addr] = path, reason
+
+    def _lead(self, addr: int, ifindex: int | None) -> None:
+        before = self._via.pop(addr, None)
+        if ifindex is not None:
+            self._via[addr] = ifindex
+            self._egresses[ifindex] += 1
+        if before is not None:
+            self._egresses[before] -= 1
+            if not self._egresses[before]:
+                del self._egresses[before]
+
+    def _judge(self, addr: int) -> _Known:
+        path, reason = self._latest[addr]
+        if path is not None and self.handoff is not None:
+            reason = self.handoff.unusable(path.ifindex, self._egresses)
+        return (path, reason), self._is_left_to_kernel(addr, path)
+
+    def _is_left_to_kernel(self, addr: int, path: Path | None) -> bool:
+        if path is not None:
+            return self.handoff is not None and not self.handoff.takes_frames(path.ifindex)
+        # The kernel asks for the neighbour again, and keeps the packets until it answers.
+        found = self.resolution(addr)
+        return found is not None and found.neighbour_lost and found.ifindex in self._names
+
+    # Bringing it to the backends
+
+    def _apply(self, addr: int) -> None:
+        known = self._judge(addr)
+        if self._known.get(addr) == known:
+            return
+        self._known[addr] = known
+        (path, _), kernel = known
+        for backend in self._retired.get(addr, ()):
+            self._state.set_path(backend.id, path, kernel)
+        self._report(addr, known)
+        backends = self._by_addr.get(addr, [])
+        if len(backends) <= AT_ONCE:
+            for backend in backends:
+                self._change(backend, known)
+            return
+        self._turns[addr] = known, iter(backends)  # whatever was under way is out of date
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        if self._turn is None and self._turns:
+            self._turn = asyncio.get_running_loop().call_later(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        # Who is gone first: each that is tried in vain costs a client a probe's time.
+        lost = (addr for addr, (((path, why), _), _) in self._turns.items() if path is None or why)
+        addr = next(lost, None) or next(iter(self._turns))
+        known, backends = self._turns[addr]
+        some = list(itertools.islice(backends, AT_ONCE))
+        for backend in some:
+            self._change(backend, known)
+        if len(some) < AT_ONCE:
+            del self._turns[addr]
+        self._take_turns()
+
+    def _change(self, backend: Backend, known: _Known) -> None:
+        path, reason = known[0]
+        if path is None or reason:
+            # Nobody may choose it any more before its path goes.
+            self._handle(BackendState(backend.id, up=False))
+            self._set_path(backend, known)
+        else:
+            self._set_path(backend, known)
+            self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
+            self._handle(BackendState(backend.id, up=True))
+
+    def _set_path(self, backend: Backend, known: _Known) -> None:
+        (path, _), kernel = known
+        self.paths[backend.id] = known[0]
+        (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
+        self._state.set_path(backend.id, path, kernel)
         endpoint = backend.endpoint
         target = ProbeTarget(path, endpoint.addr, endpoint.port) if path is not None else None
         self._executor.set_target(backend.id, target)
+
+    def _report(self, addr: int, known: _Known) -> None:
+        (path, reason), kernel = known
+        backends = self._by_addr.get(addr, [])
+        for backend in backends[:NAMED]:
+            if not self._sampler.take(time.monotonic_ns()):
+                continue
+            line: dict[str, Any] = {"backend": backend.name}
+            if len(backends) > NAMED:  # one line for all that one host has
+                line = {"backends": len(backends), "address": format_addr(addr), **line}
+            skipped = self._sampler.skipped()
+            if skipped:
+                line["lines_skipped"] = skipped
+            if path is None or reason:
+                _log.warning("backend_down", reason=reason, **line)
+            else:
+                _log.info(
+                    "backend_up",
+                    interface=self.interface_name(path.ifindex),
+                    next_hop=path.dmac.hex(":"),
+                    path="kernel" if kernel else "xdp",
+                    **line,
+                )
+            if len(backends) > NAMED:
+                return
 
 
 def _name(ifindex: int) -> str:

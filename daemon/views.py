@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from xdp_router import __version__
 from xdp_router.adapters.control import CommandError
 from xdp_router.core import abi
 from xdp_router.core.address import format_endpoint, format_mac, parse_endpoint, protocol_name
-from xdp_router.core.model import NO_BACKEND, Decision, FlowKey, ProbeAnswer, Service, Unfit
+from xdp_router.core.model import NO_BACKEND, Decision, ProbeAnswer, Service, Unfit
 from xdp_router.core.quantile import percentile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NS_PER_US = 1000
 _MAX_CLIENTS = 2000
 _SLICE = 100
-"""Clients that are looked up before the event loop has its turn: about 1 ms with ten services."""
+"""Clients that are looked up before the event loop has its turn: about 1 ms."""
 _SAMPLE = 10_000
 """Newest decisions that percentiles are taken of."""
 
@@ -74,13 +74,16 @@ class Views:
                 for each in router.attachments
             ],
             "loader": router.plane.loader,
+            "generation": router.state.generation,
             "pins": str(router.plane.pin_dir or ""),
             "services": len(self._services),
             "backends": len(self._backends),
-            "backends_up": len(engine.up),
+            "backends_up": engine.up_count,
+            "loop_late_max_ms": round(router.loop.late_max_ns / 1e6, 1),
+            "hash_tables_waiting": engine.tables_waiting,
             "open_decisions": engine.open_decisions,
             "flows": router.ager.entries // 2,
-            "decisions_total": router.decisions_total,
+            "decisions_total": router.decisions.total,
             "engine": {
                 **engine.counters,
                 **router.executor.counters,
@@ -97,10 +100,10 @@ class Views:
             "xdp_program_id": router.program_id,
         }
 
-    def services(self, _args: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def services(self, _args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """All services."""
-        totals = self._router.decisions_by_service
-        return [
+        totals = self._router.decisions.by_service
+        return (
             {
                 "name": service.name,
                 "address": format_endpoint(service.endpoint),
@@ -113,35 +116,30 @@ class Views:
                 "decisions": totals.get(service.id, 0),
             }
             for service in self._services.values()
-        ]
+        )
 
-    def backends(self, _args: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def backends(self, _args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """All backends: usable or why not, how they answer."""
         router = self._router
-        rows = []
         for backend in self._backends.values():
             path, reason = router.network.paths.get(backend.id, (None, "not looked at yet"))
             stats = router.engine.backend_stats(backend.id)
-            rows.append(
-                {
-                    "name": backend.name,
-                    "service": self._services[backend.service].name,
-                    "address": format_endpoint(backend.endpoint),
-                    "up": backend.id in router.engine.up,
-                    "reason": reason,
-                    "path": _path_kind(backend.id in router.network.by_kernel, path is not None),
-                    "interface": router.network.interface_name(path.ifindex) if path else "",
-                    "next_hop_mac": format_mac(path.dmac) if path else "",
-                    "weight": backend.weight,
-                    "rtt_us": round(stats.last_rtt_ns / _NS_PER_US, 1)
-                    if stats.last_rtt_ns
-                    else None,
-                    "wins": stats.wins,
-                    "answers": stats.answers,
-                    "losses": stats.losses,
-                }
-            )
-        return rows
+            rtt_us = round(stats.last_rtt_ns / _NS_PER_US, 1) if stats.last_rtt_ns else None
+            yield {
+                "name": backend.name,
+                "service": self._services[backend.service].name,
+                "address": format_endpoint(backend.endpoint),
+                "up": router.engine.is_up(backend.id),
+                "reason": reason,
+                "path": _path_kind(backend.id in router.network.by_kernel, path is not None),
+                "interface": router.network.interface_name(path.ifindex) if path else "",
+                "next_hop_mac": format_mac(path.dmac) if path else "",
+                "weight": backend.weight,
+                "rtt_us": rtt_us,
+                "wins": stats.wins,
+                "answers": stats.answers,
+                "losses": stats.losses,
+            }
 
     async def decisions(self, args: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Candidates of the newest decision of each client ``addr:port`` in ``clients``."""
@@ -184,14 +182,7 @@ class Views:
             endpoint = parse_endpoint(client)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        newest: Decision | None = None
-        for service in self._services.values():
-            at = service.endpoint
-            key = FlowKey(endpoint.addr, endpoint.port, at.addr, at.port, at.proto)
-            decision = self._router.engine.decisions.newest(key)
-            if decision is not None and (newest is None or decision.seen_ns > newest.seen_ns):
-                newest = decision
-        return newest
+        return self._router.engine.decisions.newest_of_client(endpoint.addr, endpoint.port)
 
     def _backend_name(self, backend: int) -> str:
         if backend == NO_BACKEND:
@@ -292,25 +283,3 @@ _UNFIT = {
     Unfit.CLIENT_ITSELF: "is the client itself",
     Unfit.BESIDE_CLIENT: "is in the client's subnet: it would answer past the router",
 }
-
-
-def decision_line(
-    decision: Decision, service: str, backend: str, backends: Callable[[int], str]
-) -> dict[str, Any]:
-    """Keys of the one log line that explains a decision."""
-    key: FlowKey = decision.key
-    unfit = {backends(each): why.name.lower() for each, why in decision.unfit}
-    extra = {"unfit": unfit} if unfit else {}
-    return {
-        "client": f"{abi.format_addr(key.client_addr)}:{key.client_port}",
-        "service": service,
-        "backend": backend or None,
-        "mode": decision.mode.name.lower(),
-        "reason": decision.reason.name.lower(),
-        "latency_us": round((decision.decided_ns - decision.seen_ns) / _NS_PER_US, 1),
-        "rtts_us": {
-            backends(probe.backend): round(probe.rtt_ns / _NS_PER_US, 1)
-            for probe in decision.probes
-            if probe.rtt_ns
-        },
-    } | extra

@@ -20,7 +20,8 @@ from xdp_router.adapters.bpf_maps import FlowTable, PendingFlows
 from xdp_router.core import abi
 from xdp_router.core.events import FlowClosed
 from xdp_router.core.model import Mode, Reason
-from xdp_router.daemon.aging import BATCH, REMOVALS, Ager
+from xdp_router.daemon.aging import BATCH, REMOVALS, STEP_NS, Ager
+from xdp_router.daemon.retirement import Retirement
 
 S = 1_000_000_000
 NOW = 10_000 * S
@@ -287,3 +288,80 @@ def test_looking_at_entries_is_quick(record_property: Callable[[str, object], No
     print(f"{BATCH} entries: {per_batch_us:.0f} us")
     assert not over
     assert per_batch_us < 20_000
+
+
+def test_a_slow_step_ends_early(router: SmallRouter) -> None:
+    """When removing takes long, the loop has its turn before REMOVALS were made."""
+    for port in range(1, 101):
+        put_flow(router.maps, flow_entries(port, IDLE))
+    turns = 0
+    at_turn: list[int] = []
+    clock_ns = 0
+
+    def closed(_event: FlowClosed) -> None:
+        nonlocal clock_ns
+        clock_ns += STEP_NS // 4 + 1  # a fourth of a step each
+        at_turn.append(turns)
+
+    async def main() -> None:
+        nonlocal turns
+        ager = Ager(
+            router.maps.flow_table,
+            router.maps.pending_flows,
+            SETTINGS,
+            closed,
+            lambda: NOW,
+            stopwatch=lambda: clock_ns,
+        )
+        work = asyncio.create_task(ager.sweep())
+        while not work.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await work
+
+    asyncio.run(main())
+    assert len(at_turn) == 100
+    assert max(at_turn.count(turn) for turn in set(at_turn)) == 4
+
+
+@pytest.mark.parametrize(("resumed_ns", "entries"), [(NOW - 1, 2), (IDLE, 0)])
+def test_a_former_daemons_pauses_are_given_the_benefit_of_doubt(
+    router: SmallRouter, resumed_ns: int, entries: int
+) -> None:
+    """What was silent since before a former daemon came back may have been used meanwhile."""
+    put_flow(router.maps, flow_entries(1, IDLE))
+    ager = Ager(
+        router.maps.flow_table,
+        router.maps.pending_flows,
+        SETTINGS,
+        lambda _event: None,
+        lambda: NOW,
+        former_resumed_ns=resumed_ns,
+    )
+    asyncio.run(ager.sweep())
+    assert len(left(router)) == entries
+
+
+def test_a_sweep_tells_which_retired_backends_have_flows(router: SmallRouter) -> None:
+    """The last flow goes in one sweep; two more without any, and the id is free."""
+    put_flow(router.maps, flow_entries(1, NOW))
+    gone: list[object] = []
+    retirement = Retirement(BACKENDS[:1], gone.append)
+    clock = NOW
+    ager = Ager(
+        router.maps.flow_table,
+        router.maps.pending_flows,
+        SETTINGS,
+        lambda _event: None,
+        lambda: clock,
+        retirement=retirement,
+    )
+    for _ in range(3):
+        asyncio.run(ager.sweep())
+    assert not gone
+    clock = NOW + SETTINGS.flow_idle_ns + 1
+    asyncio.run(ager.sweep())
+    asyncio.run(ager.sweep())
+    assert not gone
+    asyncio.run(ager.sweep())
+    assert gone == [BACKENDS[0]]

@@ -154,3 +154,21 @@ def test_ids_lead_to_programs() -> None:
     assert bpf.prog_info(opened).name == "listed"
     os.close(opened)
     os.close(fd)
+
+
+def test_many_values_are_written_in_batches() -> None:
+    """More than one system call's worth, to a hash and to an array; a full table is an error."""
+    count = bpf.WRITE_BATCH + 10
+    for kind in (bpf.MapType.HASH, bpf.MapType.ARRAY):
+        fd = bpf.map_create(kind, "many", 4, 8, count)
+        try:
+            table = bpf.BpfMap(fd)
+            table.write_all([])
+            table.write_all((n.to_bytes(4, "little"), n.to_bytes(8, "big")) for n in range(count))
+            found = {k: v for batch in table.batches(1000) for k, v in batch}
+            assert len(found) == count
+            assert found[(7).to_bytes(4, "little")] == (7).to_bytes(8, "big")
+            with pytest.raises(BpfError, match="write to map many"):
+                table.write_all([(count.to_bytes(4, "little"), bytes(8))])
+        finally:
+            os.close(fd)

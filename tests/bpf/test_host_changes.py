@@ -17,6 +17,9 @@ from xdp_router.adapters.notes import Note, Notes
 from xdp_router.daemon.host_changes import HostChanges
 
 (SPEC,) = (spec for spec in MAP_SPECS if spec.name == "notes")
+ALONE = Path("/nonexistent/pins")
+"""Where pins would be: no other data plane has any."""
+
 FORWARDING = "net.ipv4.conf.lo.forwarding"
 ACCEPT = "net.ipv4.conf.lo.accept_local"
 
@@ -52,7 +55,7 @@ def test_set_noted_and_restored() -> None:
         operator_sets(ACCEPT, "1")  # the same as ours: nobody can tell
         operator_sets(FORWARDING, "0")
         operator_sets("net.ipv4.conf.lo.rp_filter", "2")
-        changes.restore()
+        changes.restore(ALONE, ALONE / "own")
         assert (sysctl.read(FORWARDING), sysctl.read(ACCEPT)) == ("0", "0")
         assert sysctl.read("net.ipv4.conf.lo.rp_filter") == "2"
 
@@ -68,7 +71,7 @@ def test_nobody_is_fought() -> None:
         operator_sets(ACCEPT, "0")
         assert not changes.set(ACCEPT, "1", "a test")
         assert sysctl.read(ACCEPT) == "0"
-        changes.restore()
+        changes.restore(ALONE, ALONE / "own")
         assert sysctl.read(FORWARDING) == "1"
 
 
@@ -86,7 +89,7 @@ def test_a_successor_takes_over() -> None:
         assert noted.read(Note.SYSCTLS) == f"{FORWARDING} 0 1"
         changes.reserve_ports(61_002, 61_009)
         assert noted.read(Note.RESERVED_PORTS) == "61000-61009"
-        changes.restore()
+        changes.restore(ALONE, ALONE / "own")
         assert sysctl.read(FORWARDING) == "0"
         assert sysctl.read(sysctl.RESERVED_PORTS) == ""
 
@@ -100,4 +103,4 @@ def test_what_cannot_be_noted_is_not_done() -> None:
         assert not changes.set(ACCEPT, value, "a test")
         assert sysctl.read(ACCEPT) == "0"
         assert not changes.set("net.ipv4.conf.none.forwarding", "1", "a test")
-        changes.restore()
+        changes.restore(ALONE, ALONE / "own")

@@ -199,3 +199,47 @@ def test_buckets_begin_with_a_second_of_credit_in_time(router: SmallRouter) -> N
     assert credit_ns == 0
     heartbeat_ns = router.maps.control.read().heartbeat_ns
     assert 0 <= last_ns - (heartbeat_ns - S) < S
+
+
+def test_what_is_gathered_is_written_at_the_end(router: SmallRouter) -> None:
+    """All changes of a backend together, none before; later ones at once again."""
+    with router.state.gathered():
+        for number in (1, 2):
+            router.state.set_path(number, PATH)
+            router.state.set_up(number, True)
+        assert backend(router).flags == 0
+        assert router.state.backend_value(1).flags == abi.BACKEND_UP
+    for number in (1, 2):
+        assert (backend(router, number).flags, backend(router, number).ifindex) == (1, 7)
+    router.state.set_up(2, False)
+    assert backend(router, 2).flags == 0
+
+
+def test_hash_tables_are_carried_over_only_if_they_name_the_same_backends(
+    router: SmallRouter,
+) -> None:
+    """One backend more or fewer, or another address, and the table is made before it is used."""
+    router.state.open_services()
+
+    def carried(config: RouterConfig) -> frozenset[int]:
+        state = KernelState(router.plane, config, adopted=True)
+        state.write_all()
+        return state.carried
+
+    web = router.config.services[0]
+    assert router.state.carried == frozenset()
+    assert carried(router.config) == {0}
+    elsewhere = replace(web, endpoint=Endpoint(0xC6126402, 80))
+    assert carried(replace(router.config, services=(elsewhere,))) == frozenset()
+    fewer = replace(router.config, services=(replace(web, backends=web.backends[:1]),))
+    assert carried(fewer) == frozenset()
+    assert carried(router.config) == frozenset()  # one more again
+
+
+def test_a_retired_backend_is_forgotten(router: SmallRouter) -> None:
+    """Its slot, its name and its place in the index are free; another's stay."""
+    gone, stays = router.backends
+    router.state.forget_backend(gone)
+    assert dict(router.maps.backends.items()).keys() == {stays.id}
+    assert dict(router.maps.backend_index.items()).keys() == {stays.endpoint}
+    assert Names(router.plane.maps["names"]).read() == ({0: "web"}, {stays.id: stays.name})

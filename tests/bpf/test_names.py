@@ -67,3 +67,17 @@ def test_a_full_table_is_an_error(fd: int) -> None:
         names.write_backend(number, f"b{number}")
     with pytest.raises(BpfError, match="names"):
         names.write_backend(entries, "one too many")
+
+
+def test_many_names_are_written_at_once_and_only_those_that_are_wanted_kept(fd: int) -> None:
+    """Whatever is not named goes; a service and a backend of one number are told apart."""
+    names = Names(fd)
+    names.write_all({0: "web", 1: "shop"}, {number: f"b{number}" for number in range(50)})
+    assert len(names.read()[1]) == 50
+    names.keep_only([1], [0, 49])
+    assert names.read() == ({1: "shop"}, {0: "b0", 49: "b49"})
+    names.delete_backend(49)
+    names.delete_backend(7)
+    assert names.read() == ({1: "shop"}, {0: "b0"})
+    names.keep_only([], [])
+    assert names.read() == ({}, {})

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import os
 from dataclasses import replace
+from typing import cast
 
 from tests.support.cast import BACKENDS
 from tests.support.fresh_netns import in_fresh_netns
@@ -13,7 +17,9 @@ from xdp_router.adapters.netlink import LinkEvent
 from xdp_router.core import abi
 from xdp_router.core.commands import SendProbe
 from xdp_router.core.events import BackendPath, BackendState, Event, ProbeSent
-from xdp_router.daemon.network import Network
+from xdp_router.core.model import Backend, Endpoint
+from xdp_router.daemon.kernel_state import KernelState
+from xdp_router.daemon.network import AT_ONCE, Network
 
 B1 = BACKENDS[0]
 ADDR = B1.endpoint.addr
@@ -172,3 +178,61 @@ def test_a_path_counts_from_the_moment_when_its_interface_is_attached() -> None:
         network.attached(wired.backend)
         assert network.paths == {1: (wired.path(), "")}
         assert heard.states[-1] == (True, wired.backend.ifindex)
+
+
+@in_fresh_netns
+def test_many_backends_of_one_host_change_in_turns() -> None:
+    """AT_ONCE a turn of the loop; what is lost comes first, and the newest news count."""
+    count = 10 * AT_ONCE
+    addrs = (ADDR, ADDR + 1)
+    backends = [
+        Backend(number, f"b{number}", Endpoint(addrs[number % 2], 1000 + number), 0)
+        for number in range(2 * count)
+    ]
+    with wired_router() as wired:
+        heard: list[tuple[int, bool]] = []
+
+        async def main() -> None:
+            state = cast(KernelState, _Everything())
+            network = Network(backends, state, wired.executor, tell)
+            network.attached(wired.backend)
+            path = wired.path()
+            assert len(network.begin([(ADDR, None, "no route"), (ADDR + 1, path, "")])) == count
+            network.path_changed(ADDR, path, "")
+            network.path_changed(ADDR + 1, None, "gone")
+            assert not heard
+            steps = [0]
+            while len(heard) < 2 * count:
+                await asyncio.sleep(0)
+                steps.append(len(heard))
+            assert max(b - a for a, b in itertools.pairwise(steps)) <= AT_ONCE
+            assert [up for _, up in heard] == [False] * count + [True] * count
+            heard.clear()
+            network.path_changed(ADDR, None, "gone")
+            await asyncio.sleep(0.001)
+            network.path_changed(ADDR, path, "")  # back before all of them were told
+            await asyncio.sleep(0.05)
+            assert {network.paths[b.id] for b in backends[::2]} == {(path, "")}
+            assert dict(heard) == {backend.id: True for backend in backends[::2]}
+            network.path_changed(ADDR, None, "gone")
+            network.close()
+            await asyncio.sleep(0.01)
+
+        def tell(event: Event) -> None:
+            if isinstance(event, BackendState):
+                heard.append((event.backend, event.up))
+
+        asyncio.run(main())
+
+
+class _Everything:
+    """Takes any path of any backend."""
+
+    def set_path(self, backend: int, path: object, by_kernel: bool) -> None: ...
+
+    def set_up(self, backend: int, up: bool) -> None: ...
+
+    def set_interface(self, link: object) -> None: ...
+
+    def gathered(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()

@@ -11,7 +11,9 @@ import pytest
 from xdp_router.adapters.pins import (
     DEFAULT_ROOT,
     PinError,
+    exchange,
     find_instances,
+    identity,
     instance_dir,
     instance_interfaces,
     instance_of,
@@ -78,3 +80,17 @@ def test_a_removal_that_is_cut_short_leaves_the_heartbeat(tmp_path: Path) -> Non
         remove_pins(plane)
     assert "control" in os.listdir(plane)
     assert not [name for name in os.listdir(plane) if name.startswith("link_")]
+
+
+def test_directories_change_places_in_one_step(bpffs: Path) -> None:
+    """Each is the other afterwards; what is not there is named, and nothing is changed."""
+    first, second = bpffs / "first", bpffs / "second"
+    first.mkdir()
+    second.mkdir()
+    before = identity(first), identity(second)
+    exchange(first, second)
+    assert (identity(second), identity(first)) == before
+    second.rmdir()
+    with pytest.raises(PinError, match=f"{second}: cannot be exchanged.*No such file"):
+        exchange(first, second)
+    assert identity(first) == before[1]

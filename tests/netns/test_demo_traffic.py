@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.netns import LabFactory
 from xdp_router.lab import BackendSpec, Lab, LabSpec
-from xdp_router.lab.demo_traffic import PAYLOAD_BYTES, connect_many, ended, percentile
+from xdp_router.lab.demo_traffic import PAYLOAD_BYTES, connect_many, ended
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -20,21 +20,6 @@ pytest_plugins = ("tests.support.netns",)
 def lab(make_lab: LabFactory) -> Lab:
     """A lab with one backend and no router program: the kernel forwards."""
     return make_lab(LabSpec((BackendSpec("b1"),)))
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"), [(0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (1.0, 100)]
-)
-def test_percentile_is_the_nearest_rank(share: float, expected: int) -> None:
-    """Of 1..100 in any order, the percentile is the value of that rank."""
-    assert percentile([*range(100, 50, -1), *range(1, 51)], share) == expected
-
-
-def test_percentile_of_one_and_of_none() -> None:
-    """One value is every percentile; of none there is no percentile."""
-    assert percentile([7], 0.01) == percentile([7], 1.0) == 7
-    with pytest.raises(ValueError, match="at least one"):
-        percentile([], 0.5)
 
 
 def test_connections_that_work(lab: Lab) -> None:

@@ -16,6 +16,7 @@ from pyroute2 import IPRoute
 from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
 from xdp_router.adapters.host import Rtnl, mac_bytes
 from xdp_router.adapters.netlink import (
+    REFRESH_AT_ONCE,
     BackendRouteError,
     LinkEvent,
     NoSuchInterface,
@@ -394,3 +395,27 @@ def test_lost_kernel_events_are_made_up_for() -> None:
         await _until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
 
     _run(conversation, _Watch(refresh_ns=60_000_000_000))
+
+
+@in_fresh_netns
+def test_many_addresses_are_refreshed_in_rounds() -> None:
+    """A look takes time: REFRESH_AT_ONCE of them, then the next ones, each once a round."""
+    addrs = range(parse_addr("198.18.64.0"), parse_addr("198.18.64.0") + 2 * REFRESH_AT_ONCE + 5)
+    known: set[int] = set()
+
+    async def main() -> None:
+        watcher = PathWatcher(lambda addr, _path, _reason: known.add(addr), refresh_ns=3600 * 10**9)
+        watcher.start(addrs)
+        try:
+            await _until(lambda: len(known) == len(addrs), "first look", 30)
+            rounds = []
+            for _ in range(3):
+                watcher._refresh()
+                rounds.append(set(watcher._dirty))
+                await _until(lambda: not watcher._dirty, "refreshed", 30)
+            assert [len(each) for each in rounds] == [REFRESH_AT_ONCE, REFRESH_AT_ONCE, 5]
+            assert set().union(*rounds) == set(addrs)
+        finally:
+            watcher.close()
+
+    asyncio.run(main())

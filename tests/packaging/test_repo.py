@@ -37,6 +37,7 @@ WITHOUT_OWN_TEST = {
     "xdp_router/core/model.py": ("unit/test_engine.py", "plain values"),
     "xdp_router/core/events.py": ("unit/test_engine.py", "plain values"),
     "xdp_router/core/commands.py": ("unit/test_engine.py", "plain values"),
+    "xdp_router/core/engine_counters.py": ("unit/test_engine.py", "names"),
     "xdp_router/core/errors.py": ("unit/test_config.py", "exceptions, seen where they are raised"),
     "xdp_router/core/strategy/base.py": ("unit/test_race.py", "an interface"),
     "xdp_router/lab/demo_story.py": ("e2e/test_demo.py", "words and tables, read from a whole run"),

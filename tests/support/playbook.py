@@ -47,7 +47,7 @@ def tell(engine: Engine, said: Event | Call, now_ns: int) -> list[Command]:
     if said is Call.EXPIRE:
         return engine.expire(now_ns)
     if said is Call.START:
-        return engine.start(now_ns)
+        return list(engine.start())
     assert not isinstance(said, Call)
     return engine.handle(said, now_ns)
 

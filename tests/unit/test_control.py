@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import grp
+import itertools
 import json
 import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -342,3 +343,62 @@ def test_names_of_groups() -> None:
     assert (control.group_id(name), control.group_id("54321")) == (0, 54_321)
     with pytest.raises(ControlError, match="no-such-group: there is no such group: .*groupadd"):
         control.group_id("no-such-group")
+
+
+def test_a_path_that_is_too_long_is_refused_with_its_length(tmp_path: Path) -> None:
+    """107 bytes are taken by server and client; one more is refused by both, with the mend."""
+    room = 107 - len(str(tmp_path)) - 1
+    good, bad = tmp_path / ("c" * room), tmp_path / ("c" * (room + 1))
+
+    async def main() -> None:
+        server = ControlServer(good, {"ping": lambda _args: "pong"})
+        await server.start()
+        with ControlClient(good) as client:
+            answer = await asyncio.to_thread(client.call, "ping")
+        assert answer == "pong"
+        await server.close()
+        with pytest.raises(ControlError, match="at most 107 bytes, this one has 108.*--control"):
+            await ControlServer(bad, {}).start()
+
+    asyncio.run(main())
+    with ControlClient(bad) as client, pytest.raises(ControlError, match="at most 107 bytes"):
+        client.call("ping")
+
+
+def test_a_long_list_comes_in_pieces(tmp_path: Path) -> None:
+    """Others are answered between two pieces; a fault in the middle ends the connection."""
+    made: list[int] = []
+    faults: list[str] = []
+
+    def rows(args: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+        for number in range(args["count"]):
+            if number == args.get("fault"):
+                raise RuntimeError("no such row")
+            made.append(number)
+            yield {"number": number}
+
+    async def main() -> None:
+        path = tmp_path / "sock"
+        server = ControlServer(path, {"rows": rows}, lambda name, _error: faults.append(name))
+        await server.start()
+        turns: list[int] = []
+
+        def call(**args: int) -> Any:
+            with ControlClient(path) as client:
+                return client.call("rows", **args)
+
+        for count in (0, 1, 5_000):
+            made.clear()
+            work = asyncio.create_task(asyncio.to_thread(call, count=count))
+            while not work.done():
+                turns.append(len(made))
+                await asyncio.sleep(0)
+            assert await work == [{"number": number} for number in range(count)]
+        steps = [b - a for a, b in itertools.pairwise(turns) if b > a]
+        assert max(steps) <= 50
+        with pytest.raises(ControlError, match="lost the daemon"):
+            await asyncio.to_thread(call, count=1_000, fault=700)
+        assert len(faults) == 1
+        await server.close()
+
+    asyncio.run(main())

@@ -265,8 +265,8 @@ def test_start_publishes_empty_tables() -> None:
     play(engine(), (T0, START, [PublishHashTable(0, EMPTY_TABLE)]))
 
 
-def test_the_table_never_names_a_backend_that_is_flagged_down() -> None:
-    """Up: flag, then table. Down: table, then flag. A repeat changes nothing."""
+def test_a_backend_that_comes_or_goes_is_flagged_before_the_table_says_so() -> None:
+    """The flag alone keeps XDP from choosing it. A repeat changes nothing."""
     made = engine()
     one, both = build_table(BACKENDS[:1]), build_table(BACKENDS[:2])
     play(
@@ -274,7 +274,7 @@ def test_the_table_never_names_a_backend_that_is_flagged_down() -> None:
         (T0, BackendState(1, True), [SetBackendUp(1, True), PublishHashTable(0, one)]),
         (T0, BackendState(2, True), [SetBackendUp(2, True), PublishHashTable(0, both)]),
         (T0, BackendState(2, True), []),
-        (T0, BackendState(2, False), [PublishHashTable(0, one), SetBackendUp(2, False)]),
+        (T0, BackendState(2, False), [SetBackendUp(2, False), PublishHashTable(0, one)]),
         (T0, BackendState(9, True), []),
         (T0, ProbeSent(9, 61_000, 1, T0), []),
         (T0, ProbeReply(1, 2, 61_000, 1, ProbeAnswer.SYNACK, T0), []),
@@ -286,7 +286,7 @@ def test_the_table_never_names_a_backend_that_is_flagged_down() -> None:
 
 def test_a_winner_that_went_down_before_its_answer_does_not_win() -> None:
     """The candidate has lost with its path; the others decide."""
-    down = PublishHashTable(0, build_table(BACKENDS[1:2])), SetBackendUp(1, False)
+    down = SetBackendUp(1, False), PublishHashTable(0, build_table(BACKENDS[1:2]))
     play(
         engine(1, 2),
         (T0, first(1), [probe(1), probe(2)]),

@@ -166,3 +166,18 @@ def test_a_log_of_nothing_keeps_nothing() -> None:
     log.add(decision_of(1, 10))
     assert len(log) == 0
     assert log.newest(decision_of(1, 10).key) is None
+
+
+def test_a_clients_newest_decision_is_found_whatever_the_service() -> None:
+    """By address and port alone; gone with the last record of that client."""
+    log = DecisionLog(2)
+    old, new = decision_of(1, 10), decision_of(1, 20)
+    new.key = FlowKey(0xC6120001, 1, 0xC6126402, 443)
+    log.add(old)
+    log.add(new)
+    assert log.newest_of_client(0xC6120001, 1) is new
+    assert log.newest_of_client(0xC6120001, 2) is None
+    log.add(decision_of(2, 30))
+    assert log.newest_of_client(0xC6120001, 1) is new
+    log.add(decision_of(3, 40))
+    assert log.newest_of_client(0xC6120001, 1) is None

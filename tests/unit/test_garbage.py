@@ -15,7 +15,7 @@ from tests.support.cast import first, key, service
 from xdp_router.core.flow import DecisionLog, Flow
 from xdp_router.core.model import Decision, Mode, ProbeRecord, Reason
 from xdp_router.core.strategy.base import Evidence
-from xdp_router.daemon.garbage import PATIENCE, GarbageKeeper
+from xdp_router.daemon.garbage import PATIENCE, GarbageKeeper, postponed
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +123,18 @@ def test_it_does_not_wait_for_ever() -> None:
     assert node() is not None
     keeper.step()
     assert node() is None
+
+
+def test_nothing_old_is_looked_at_while_a_configuration_is_read() -> None:
+    """Only what is young dies within; the thresholds are as before afterwards."""
+    before = gc.get_threshold()
+    collections = gc.get_stats()[2]["collections"]
+    with postponed():
+        kept = [[number] for number in range(1_000_000)]
+        node = _Node()
+        gone = weakref.ref(node)
+        del node
+        kept += [[number] for number in range(200_000)]
+        assert gone() is None
+        assert gc.get_stats()[2]["collections"] == collections
+    assert gc.get_threshold() == before

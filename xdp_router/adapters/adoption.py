@@ -81,11 +81,9 @@ class Former:
         """Ids of its services and backends. Raises BpfError."""
         maps, fds = Maps(self.plane.maps), self.plane.maps
         sizes = {name: bpf.map_info(fd).max_entries for name, fd in fds.items()}
-        backends = {}
-        for number in range(sizes["backends"]):
-            value = maps.backends.read(number)
-            if value is not None and value.port:
-                backends[number] = (value.service, _endpoint(value))
+        backends = {
+            number: (value.service, _endpoint(value)) for number, value in maps.backends.items()
+        }
         services = {endpoint: value.id for endpoint, value in maps.services.items()}
         room = min(
             sizes["services"], sizes["hash_tables"] // 2, sizes["tokens"] - abi.TOKENS_SERVICE

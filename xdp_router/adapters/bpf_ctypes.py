@@ -129,6 +129,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "bpf_map_delete_elem": (_FD, _BYTES),
     "bpf_map_get_next_key": (_FD, _BYTES, _PTR),
     "bpf_map_lookup_batch": (_FD, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR),
+    "bpf_map_update_batch": (_FD, _BYTES, _BYTES, _PTR, _PTR),
     "bpf_prog_load": (_U32, _BYTES, _BYTES, _PTR, ct.c_size_t, _PTR),
     "bpf_obj_pin": (_FD, _BYTES),
     "bpf_obj_get": (_BYTES,),

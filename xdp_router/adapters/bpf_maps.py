@@ -14,6 +14,8 @@ from xdp_router.core.model import Endpoint
 from .bpf_ctypes import BpfError
 from .bpf_syscall import Batch, BpfMap, possible_cpus
 
+_BATCH = 4096
+
 
 def _u32(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
@@ -100,6 +102,17 @@ class Backends:
         """Set one backend. Raises BpfError: E2BIG when ``backend`` is past the table's end."""
         self._map.write(_u32(backend), abi.pack_backend(value))
 
+    def write_all(self, values: Mapping[int, abi.BackendValue]) -> None:
+        """Set many backends, by id. Raises BpfError as ``write``."""
+        self._map.write_all((_u32(each), abi.pack_backend(value)) for each, value in values.items())
+
+    def items(self) -> Iterator[tuple[int, abi.BackendValue]]:
+        """All backends, by id."""
+        nobody = bytes(abi.BACKEND_SIZE)
+        for key, raw in _items(self._map):
+            if raw != nobody:
+                yield int.from_bytes(key, sys.byteorder), abi.unpack_backend(raw)
+
     def read(self, backend: int) -> abi.BackendValue | None:
         """One backend; None past the table's end."""
         raw = self._map.read(_u32(backend))
@@ -115,6 +128,18 @@ class BackendIndex:
     def write(self, endpoint: Endpoint, backend: int, service: int) -> None:
         """Set one. Raises BpfError: E2BIG when the table is full."""
         self._map.write(abi.pack_endpoint_key(endpoint), abi.pack_backend_ref(backend, service))
+
+    def write_all(self, refs: Mapping[Endpoint, tuple[int, int]]) -> None:
+        """Set many: (backend id, service id) by address. Raises BpfError as ``write``."""
+        self._map.write_all(
+            (abi.pack_endpoint_key(endpoint), abi.pack_backend_ref(*ref))
+            for endpoint, ref in refs.items()
+        )
+
+    def read(self, endpoint: Endpoint) -> tuple[int, int] | None:
+        """Backend id and service id of an address, or None."""
+        raw = self._map.read(abi.pack_endpoint_key(endpoint))
+        return abi.unpack_backend_ref(raw) if raw is not None else None
 
     def delete(self, endpoint: Endpoint) -> None:
         """Remove one; its packets become other traffic unless they belong to a flow."""
@@ -253,10 +278,8 @@ class Maps:
 
 
 def _items(table: BpfMap) -> Iterator[tuple[bytes, bytes]]:
-    for key in table.each_key():
-        raw = table.read(key)
-        if raw is not None:  # deleted meanwhile
-            yield key, raw
+    for batch in table.batches(_BATCH):
+        yield from batch
 
 
 def _deleted(table: BpfMap, key: bytes) -> None:

@@ -12,9 +12,10 @@ import ctypes as ct
 import enum
 import errno
 import functools
+import itertools
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ BPF_LINK_TYPE_XDP = 6
 BPF_F_TEST_XDP_LIVE_FRAMES = 2
 XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE = 2, 4
 
+WRITE_BATCH = 4096
 _LOG_BYTES = 16 << 20  # address space only: pages are touched as the verifier writes
 
 
@@ -120,6 +122,17 @@ class BpfMap:
         if result < 0:
             raise BpfError(-result, f"write to map {self.info.name}", hint(-result))
 
+    def write_all(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many values, WRITE_BATCH a system call. Raises BpfError; some are set then."""
+        update = function("bpf_map_update_batch")
+        rest = iter(items)
+        while chunk := list(itertools.islice(rest, WRITE_BATCH)):
+            keys, values = (b"".join(each) for each in zip(*chunk, strict=True))
+            count = ct.c_uint32(len(chunk))
+            result = update(self.fd, keys, values, ct.byref(count), None)
+            if result < 0:
+                raise BpfError(-result, f"write to map {self.info.name}", hint(-result))
+
     def read(self, key: bytes) -> bytes | None:
         """The value, or None when the key is not there. Per-CPU values are concatenated."""
         result = self._lookup(self.fd, key, self._out)
@@ -143,7 +156,7 @@ class BpfMap:
             yield key
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All entries of a hash map, up to ``size`` a batch, one system call a batch.
+        """All entries of a hash map or an array, up to ``size`` a batch, one system call a batch.
 
         A hash bucket is never split: one that has more than ``size`` entries doubles ``size``.
         Entries that are inserted meanwhile may be missed; deleting between batches is safe.

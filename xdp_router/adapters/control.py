@@ -12,11 +12,12 @@ import contextlib
 import errno
 import grp
 import inspect
+import itertools
 import json
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,7 +26,10 @@ from xdp_router.core.errors import XdpRouterError
 DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
 
 Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
-"""Takes the request's arguments, returns what JSON can express, or raises CommandError."""
+"""Takes the request's arguments, returns what JSON can express, or raises CommandError.
+
+An iterator is answered as a list, some elements at a time: for lists that may be long.
+"""
 
 _MAX_REQUEST_BYTES: Final = 64 << 10
 _MAX_CONNECTIONS: Final = 64
@@ -36,6 +40,8 @@ _BUSY: Final = (
 )
 _HANDLER_S: Final = 30.0
 _SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
+_ROWS_AT_ONCE: Final = 50  # of a long list: about 1 ms of the event loop
+_PATH_BYTES: Final = 107  # sun_path has 108, with a zero at the end
 _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o755
 
@@ -117,6 +123,16 @@ def _make_directory(directory: Path) -> None:
         directory.chmod(_DIRECTORY_MODE)  # whatever the umask
 
 
+def require_path(path: Path) -> None:
+    """Raise ControlError if a socket's path is longer than the kernel takes."""
+    length = len(os.fsencode(path))
+    if length > _PATH_BYTES:
+        raise ControlError(
+            f"{path}: a control socket's path has at most {_PATH_BYTES} bytes, this one has "
+            f"{length}: choose a shorter one with --control"
+        )
+
+
 class ControlServer:
     """Serves requests from the running event loop.
 
@@ -171,6 +187,7 @@ class ControlServer:
 
     def _bind(self) -> socket.socket:
         path = self._path
+        require_path(path)
         with contextlib.ExitStack() as undo:
             try:
                 _make_directory(path.parent)
@@ -180,11 +197,14 @@ class ControlServer:
                         "path with --control"
                     )
                 # Made aside and renamed into place: nobody meets a half-made one.
-                aside = path.with_name(f"{path.name}.{os.getpid()}")
+                aside = path.with_name(f".{os.getpid()}")
                 aside.unlink(missing_ok=True)
                 listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 listener.setblocking(False)
-                listener.bind(os.fspath(aside))
+                # By its directory: it may be longer than the path itself.
+                folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                undo.callback(os.close, folder)
+                listener.bind(f"/proc/self/fd/{folder}/{aside.name}")
                 undo.callback(aside.unlink, missing_ok=True)
                 self._give_to_group(aside)
                 os.chmod(aside, _MODE)
@@ -195,6 +215,7 @@ class ControlServer:
                 text = error.strerror or str(error)
                 raise ControlError(f"cannot make the control socket {path}: {text}") from error
             self._identity = (found.st_dev, found.st_ino)
+            os.close(folder)
             undo.pop_all()
             return listener
 
@@ -234,7 +255,12 @@ class ControlServer:
                     return
                 if not line.endswith(b"\n"):
                     return
-                await self._write(writer, await self._answer(line))
+                answer = await self._answer(line)
+                rows = answer.get("data")
+                if isinstance(rows, Iterator):
+                    await self._write_rows(writer, line, rows)
+                else:
+                    await self._write(writer, answer)
         except (TimeoutError, ConnectionError):
             pass
         finally:
@@ -242,8 +268,29 @@ class ControlServer:
             writer.transport.abort()
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
-        writer.write(_encode(answer))
+        await self._write_raw(writer, _encode(answer))
+
+    async def _write_raw(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        writer.write(data)
         await asyncio.wait_for(writer.drain(), _SLOW_CLIENT_S)
+
+    async def _write_rows(
+        self, writer: asyncio.StreamWriter, line: bytes, rows: Iterator[object]
+    ) -> None:
+        """A long answer, piece by piece; cut off, and the connection with it, by a fault."""
+        before = b'{"ok":true,"data":['
+        try:
+            while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+                await self._write_raw(writer, before + _compact(some)[1:-1])
+                before = b","
+                await asyncio.sleep(0)  # drain() gives up the loop only when it has to wait
+        except OSError:  # the client is gone, or too slow
+            raise
+        except Exception as error:
+            if self._on_fault is not None:
+                self._on_fault(line.decode(errors="replace").strip(), error)
+            raise ConnectionError(f"an answer could not be finished: {error!r}") from error
+        await self._write_raw(writer, (b"" if before == b"," else before) + b"]}\n")
 
     async def _answer(self, line: bytes) -> dict[str, object]:
         try:
@@ -261,7 +308,8 @@ class ControlServer:
             data = handler(request)
             if inspect.isawaitable(data):
                 data = await asyncio.wait_for(data, _HANDLER_S)
-            json.dumps(data)
+            if not isinstance(data, Iterator):
+                json.dumps(data)
         except CommandError as error:
             return {"ok": False, "error": str(error)}
         except TimeoutError:
@@ -276,7 +324,11 @@ class ControlServer:
 
 
 def _encode(answer: Mapping[str, object]) -> bytes:
-    return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+    return _compact(answer) + b"\n"
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class ControlClient:
@@ -338,6 +390,7 @@ class ControlClient:
     def _connect(self) -> socket.socket:
         if self._socket is not None:
             return self._socket
+        require_path(Path(self._path))
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(self._timeout_s)
         try:

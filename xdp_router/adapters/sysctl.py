@@ -195,6 +195,15 @@ class Sysctls:
         self._reserved |= still
         return still
 
+    @property
+    def reserved(self) -> frozenset[int]:
+        """Ports that this object is to give back."""
+        return frozenset(self._reserved)
+
+    def leave_ports(self, ports: Iterable[int]) -> None:
+        """Leave ports reserved: somebody else gives them back."""
+        self._reserved.difference_update(ports)
+
     def restore(self) -> list[Change]:
         """Put everything back; of the reserved ports only those that were added.
 

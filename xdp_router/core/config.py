@@ -76,7 +76,7 @@ def parse_config(text: str, path: str) -> RouterConfig:
     text = text.removeprefix("\ufeff")  # a byte order mark
     problems = Problems(path, text)
     try:
-        document = _loads(text)
+        return _read(tomllib.loads(text), problems)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         at = _SYNTAX_LINE.search(message)
@@ -88,13 +88,11 @@ def parse_config(text: str, path: str) -> RouterConfig:
         detail = "arrays or tables nested too deeply" if deep else "a number has too many digits"
         problems.add_at(_line_of_fault(text), "", f"not usable: {detail}", "less of it")
         raise problems.error() from error
-    return _read(document, problems)
 
 
-def _loads(text: str) -> dict[str, Any]:
-    document = tomllib.loads(text)
-    key_lines(text)  # it recurses as well; problems that are found later rely on it
-    return document
+def _loads(text: str) -> None:
+    tomllib.loads(text)
+    key_lines(text)  # it recurses as well, when a problem's line is looked for
 
 
 def _line_of_fault(text: str) -> int:

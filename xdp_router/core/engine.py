@@ -13,19 +13,19 @@ reports that the binding was written, or that somebody else's was there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from .commands import (
     Command,
     LogDecision,
-    PublishHashTable,
     Reinject,
     SendProbe,
     SetBackendUp,
     WriteBinding,
 )
+from .engine_counters import engine_counters
 from .events import (
     BackendPath,
     BackendState,
@@ -42,6 +42,7 @@ from .events import (
     XdpDecided,
 )
 from .flow import DecisionLog, Flow, FlowInput, FlowState, IllegalTransition, next_state, state_of
+from .hash_tables import HashTables
 from .model import NO_BACKEND, Backend, Decision, FlowKey, Mode, Reason, Service
 from .strategy import create
 from .strategy.base import BackendStats, Evidence, ProbeSettings, Sequencer, Step, Strategy
@@ -82,9 +83,8 @@ class Engine:
     ) -> None:
         self._services = {service.id: service for service in services}
         self._settings = settings
-        self._build_table = build_table
         self._up: set[int] = set()
-        self._tables: dict[int, tuple[int, ...]] = {}
+        self._tables = HashTables(self._services.values(), self._up, build_table)
         self._service_of: dict[int, Service] = {}
         self._surroundings = Surroundings(self._services.values())
         self._open: dict[FlowKey, Flow] = {}
@@ -95,7 +95,6 @@ class Engine:
         by_mode: dict[Mode, list[Service]] = {}
         for service in self._services.values():
             by_mode.setdefault(service.mode, []).append(service)
-            self._tables[service.id] = self._table(service)
             for backend in service.backends:
                 self._service_of[backend.id] = service
         for mode, members in by_mode.items():
@@ -106,33 +105,7 @@ class Engine:
                 for backend in service.backends:
                     endpoint = backend.endpoint
                     self._by_endpoint[endpoint.addr, endpoint.port] = strategy
-        self._counters = dict.fromkeys(
-            (
-                "first_packets",
-                "first_packets_duplicate",
-                "first_packets_unknown_service",
-                "first_packets_overload",
-                *UNFIT_AS.values(),
-                "decided_race",
-                "decided_snapshot",
-                "decided_inline",
-                "decided_fallback",
-                "decided_hash",
-                "decided_refused",
-                "decided_by_xdp",
-                "decided_by_xdp_known",
-                "binding_taken",
-                "binding_tuple_taken",
-                "binding_failed",
-                "binding_answers_unmatched",
-                "flow_updates_unmatched",
-                "flow_updates_illegal",
-                "backend_changes",
-                "backend_unknown",
-                "probe_answers_unknown_backend",
-            ),
-            0,
-        )
+        self._counters = engine_counters()
 
     # What others may look at
 
@@ -160,6 +133,20 @@ class Engine:
         """Ids of the backends that may be chosen."""
         return frozenset(self._up)
 
+    @property
+    def up_count(self) -> int:
+        """How many backends may be chosen."""
+        return len(self._up)
+
+    def is_up(self, backend: int) -> bool:
+        """Whether a backend may be chosen."""
+        return backend in self._up
+
+    @property
+    def tables_waiting(self) -> int:
+        """Consistent-hash tables that are older than the set of usable backends."""
+        return len(self._tables)
+
     def flow_state(self, key: FlowKey) -> FlowState | None:
         """Where a flow is in its life; None if nothing is known of it (any more)."""
         flow = self._open.get(key)
@@ -175,9 +162,16 @@ class Engine:
 
     # The three entries
 
-    def start(self, now_ns: int) -> list[Command]:
-        """The commands that bring the kernel's maps to the engine's first state."""
-        return [PublishHashTable(service, slots) for service, slots in self._tables.items()]
+    def begin(self, up: Iterable[int]) -> None:
+        """Take these backends for up, before ``start``; their flags are written by the caller."""
+        self._up.update(self._service_of.keys() & up)
+
+    def start(self, carried: Collection[int] = ()) -> Iterator[Command]:
+        """The commands that bring the kernel's maps to the engine's first state.
+
+        ``carried``: services whose consistent-hash tables are there; they are made anew later.
+        """
+        yield from self._tables.start(carried)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """What to do about an event. ``now_ns`` never goes back from call to call."""
@@ -205,25 +199,21 @@ class Engine:
         elif isinstance(event, BackendPath):
             self._surroundings.moved(event)
         else:
-            self._backend_state(event, out)
+            self._backend_state(event, now_ns, out)
         return out
 
     def deadline(self) -> int | None:
         """The instant at which ``expire`` has something to do; None: never, as things are."""
-        return min(
-            (
-                instant
-                for strategy in self._all_strategies
-                if (instant := strategy.deadline()) is not None
-            ),
-            default=None,
-        )
+        instants = [strategy.deadline() for strategy in self._all_strategies]
+        instants.append(self._tables.deadline())
+        return min((instant for instant in instants if instant is not None), default=None)
 
     def expire(self, now_ns: int) -> list[Command]:
         """Do what is due by ``now_ns``; nothing if that is nothing."""
         out: list[Command] = []
         for strategy in self._all_strategies:
             self._follow(strategy.expire(now_ns), now_ns, out)
+        out.extend(self._tables.take(now_ns))
         return out
 
     # Choosing
@@ -295,7 +285,7 @@ class Engine:
             each.id in self._up and each.id not in ruled_out for each in flow.service.backends
         ):
             return NO_BACKEND
-        slots = self._tables[flow.service.id]
+        slots = self._tables.slots(flow.service.id)
         slot = flow_hash(flow.first.key)
         for _ in slots:
             backend = slots[slot % len(slots)]
@@ -463,7 +453,7 @@ class Engine:
 
     # Backends
 
-    def _backend_state(self, event: BackendState, out: list[Command]) -> None:
+    def _backend_state(self, event: BackendState, now_ns: int, out: list[Command]) -> None:
         service = self._service_of.get(event.backend)
         if service is None:
             self._counters["backend_unknown"] += 1
@@ -476,13 +466,9 @@ class Engine:
         else:
             self._up.remove(event.backend)
         self._strategies[service.id].backend_state(service, event.backend, event.up)
-        slots = self._tables[service.id] = self._table(service)
-        commands = (SetBackendUp(event.backend, event.up), PublishHashTable(service.id, slots))
-        # The table never names a backend that is flagged down.
-        out.extend(commands if event.up else reversed(commands))
-
-    def _table(self, service: Service) -> tuple[int, ...]:
-        return self._build_table([each for each in service.backends if each.id in self._up])
+        self._tables.changed(service.id)
+        out.append(SetBackendUp(event.backend, event.up))
+        out.extend(self._tables.take(now_ns))
 
 
 _COUNTED_AS = {mode: f"decided_{mode.name.lower()}" for mode in Mode}

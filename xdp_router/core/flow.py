@@ -203,12 +203,13 @@ class Flow:
 class DecisionLog:
     """The newest decisions, in the order in which they became final."""
 
-    __slots__ = ("_kept", "_limit", "_newest")
+    __slots__ = ("_by_client", "_kept", "_limit", "_newest")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept: deque[Decision] = deque()
         self._newest: dict[FlowKey, Decision] = {}
+        self._by_client: dict[tuple[int, int], Decision] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -220,12 +221,21 @@ class DecisionLog:
     def add(self, decision: Decision) -> None:
         """Keep a decision; the oldest one goes if there are too many."""
         self._kept.append(decision)
-        self._newest[decision.key] = decision
+        key = decision.key
+        self._newest[key] = decision
+        self._by_client[key.client_addr, key.client_port] = decision
         if len(self._kept) > self._limit:
             oldest = self._kept.popleft()
             if self._newest[oldest.key] is oldest:
                 del self._newest[oldest.key]
+            client = oldest.key.client_addr, oldest.key.client_port
+            if self._by_client[client] is oldest:
+                del self._by_client[client]
 
     def newest(self, key: FlowKey) -> Decision | None:
         """The newest decision of a five-tuple."""
         return self._newest.get(key)
+
+    def newest_of_client(self, addr: int, port: int) -> Decision | None:
+        """The newest decision of a client's address and port, whatever the service."""
+        return self._by_client.get((addr, port))

@@ -8,7 +8,7 @@ its nonce changes with every reuse, so a late answer to an old probe does not fi
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from dataclasses import dataclass
 
 NONCES = 256
@@ -24,9 +24,12 @@ class ProbeSlot:
 
 
 class ProbePorts:
-    """Rotating allocator over ``first..last`` (inclusive) for one backend endpoint."""
+    """Rotating allocator over ``first..last`` (inclusive) for one backend endpoint.
 
-    __slots__ = ("_first", "_free", "_held", "_nonces")
+    It grows with the ports that were used: there may be one for each of 160,000 endpoints.
+    """
+
+    __slots__ = ("_first", "_free", "_held", "_last", "_nonces")
 
     def __init__(self, first: int, last: int) -> None:
         """Raise ValueError unless 1 <= first <= last <= 65535."""
@@ -36,21 +39,31 @@ class ProbePorts:
                 " correct probe_port_min and probe_port_max"
             )
         self._first = first
-        self._free = deque(range(first, last + 1))
+        self._last = last
+        self._free = array("H")  # given back, the one that has rested longest first
         self._held: set[int] = set()
-        # Starts one below 0, so that the first use of a port has nonce 0.
-        self._nonces = bytearray([NONCES - 1]) * (last - first + 1)
+        self._nonces = bytearray()  # of each port that was ever used
 
     @property
     def outstanding(self) -> int:
         """How many ports are held by a probe."""
         return len(self._held)
 
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The ports that are held by a probe."""
+        return tuple(self._held)
+
     def acquire(self) -> ProbeSlot | None:
         """The port that has rested longest, with its next nonce; None if all are held."""
+        fresh = self._first + len(self._nonces)
+        if fresh <= self._last:  # never used: it has rested longer than any other
+            self._nonces.append(0)
+            self._held.add(fresh)
+            return ProbeSlot(fresh, 0)
         if not self._free:
             return None
-        port = self._free.popleft()
+        port = self._free.pop(0)
         self._held.add(port)
         index = port - self._first
         nonce = (self._nonces[index] + 1) % NONCES

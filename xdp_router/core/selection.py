@@ -10,7 +10,9 @@ the others stay as they were.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .abi import HASH_SLOTS
 from .model import NO_BACKEND, Backend
@@ -28,25 +30,35 @@ def build_table(usable: Iterable[Backend]) -> tuple[int, ...]:
     if not backends:
         return EMPTY_TABLE
     table = [NO_BACKEND] * HASH_SLOTS
-    heaviest = max(backend.weight for backend in backends)
-    preferences = [_permutation(backend) for backend in backends]
+    unclaimed = bytearray(b"\1" * HASH_SLOTS)
+    # Iterators of the interpreter's own: a table looks at 7,000 slots, and there may be
+    # 10,000 tables to make.
+    claims = [
+        (backend.id, filter(unclaimed.__getitem__, _permutation(backend))) for backend in backends
+    ]
+    turns = _turns([backend.weight for backend in backends])
+    for index in itertools.islice(turns, HASH_SLOTS):
+        backend_id, preferences = claims[index]
+        slot = next(preferences)
+        unclaimed[slot] = 0
+        table[slot] = backend_id
+    return tuple(table)
+
+
+def _turns(weights: Sequence[int]) -> Iterator[int]:
+    """Whose turn it is to claim a slot, for ever: shares are proportional to the weights."""
+    heaviest = max(weights)
+    if min(weights) == heaviest:
+        yield from itertools.cycle(range(len(weights)))
     # Each backend claims a slot in the first round, so that the lightest is not left out.
-    credit = [heaviest - backend.weight for backend in backends]
-    free = HASH_SLOTS
+    credit = [heaviest - weight for weight in weights]
     while True:
-        for index, backend in enumerate(backends):
+        for index, weight in enumerate(weights):
             # The heaviest backend claims a slot each round, the others their fraction of one.
-            credit[index] += backend.weight
-            if credit[index] < heaviest:
-                continue
-            credit[index] -= heaviest
-            for slot in preferences[index]:
-                if table[slot] == NO_BACKEND:
-                    table[slot] = backend.id
-                    break
-            free -= 1
-            if free == 0:
-                return tuple(table)
+            credit[index] += weight
+            if credit[index] >= heaviest:
+                credit[index] -= heaviest
+                yield index
 
 
 def _identity(backend: Backend) -> tuple[int, int, int]:
@@ -60,6 +72,5 @@ def _permutation(backend: Backend) -> Iterator[int]:
     digest = hashlib.blake2b(name, digest_size=16, person=b"xdp-router slot").digest()
     start = int.from_bytes(digest[:8], "big") % HASH_SLOTS
     step = int.from_bytes(digest[8:], "big") % (HASH_SLOTS - 1) + 1
-    for _ in range(HASH_SLOTS):
-        yield start
-        start = (start + step) % HASH_SLOTS
+    steps = range(start, start + step * HASH_SLOTS, step)
+    return map(operator.mod, steps, itertools.repeat(HASH_SLOTS))

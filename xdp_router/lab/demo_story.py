@@ -12,7 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from .demo_traffic import PAYLOAD_BYTES, Batch, connect_many, ended, percentile
+from xdp_router.core.quantile import percentile
+
+from .demo_traffic import PAYLOAD_BYTES, Batch, connect_many, ended
 from .lab import Lab
 from .router import LabRouter
 from .spec import BackendSpec, LabSpec

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .backend import WHO
@@ -51,13 +50,6 @@ class Batch:
         """Close the connections that were kept."""
         while self.open:
             self.open.pop().close()
-
-
-def percentile(values: Sequence[int], share: float) -> int:
-    """Nearest-rank percentile; ``share`` is above 0 and at most 1. Raises ValueError for none."""
-    if not values:
-        raise ValueError("no values: a percentile needs at least one")
-    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def connect_many(

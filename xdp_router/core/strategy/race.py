@@ -10,6 +10,7 @@ answers that come after the decision still show up in ``explain``.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -76,6 +77,16 @@ class _Probe:
         self.record = ProbeRecord(backend.id, 0)
 
 
+class _Server:
+    """What one endpoint is probed by: source ports, and the budget."""
+
+    __slots__ = ("budget", "ports")
+
+    def __init__(self, settings: ProbeSettings) -> None:
+        self.ports = ProbePorts(settings.probe_port_min, settings.probe_port_max)
+        self.budget = TokenBucket(settings.probe_rate, settings.probe_burst)
+
+
 class RaceStrategy:
     """All races of all services of mode ``race``; implements ``Strategy``.
 
@@ -100,21 +111,14 @@ class RaceStrategy:
         self._races_started = 0
         self._open_races = 0
         self._backends: dict[int, Backend] = {}
-        self._stats: dict[int, BackendStats] = {}
+        self._stats: defaultdict[int, BackendStats] = defaultdict(BackendStats)
         # Two backends may be one server: what an answer is matched by, and what a server has
         # to bear, both go by the endpoint.
-        self._ports: dict[Endpoint, ProbePorts] = {}
-        self._buckets: dict[Endpoint, TokenBucket] = {}
+        self._servers: dict[Endpoint, _Server] = {}  # those that were probed
         for service in services:
             for backend in service.backends:
                 self._backends[backend.id] = backend
-                self._stats[backend.id] = BackendStats()
-                self._ports[backend.endpoint] = ProbePorts(
-                    settings.probe_port_min, settings.probe_port_max
-                )
-                self._buckets[backend.endpoint] = TokenBucket(
-                    settings.probe_rate, settings.probe_burst
-                )
+        _Server(settings)  # bad limits are told now
         self._counters = dict.fromkeys(
             (
                 "races_started",
@@ -151,7 +155,9 @@ class RaceStrategy:
 
     def stats(self, backend: int) -> BackendStats | None:
         """What probing has shown of a backend; ``wins`` counts races, not flows."""
-        return self._stats.get(backend)
+        if backend not in self._backends:
+            return None
+        return self._stats.get(backend) or BackendStats()
 
     # First packets
 
@@ -216,11 +222,13 @@ class RaceStrategy:
         return race, steps
 
     def _probe(self, race: _Race, backend: Backend, now_ns: int) -> SendProbe | None:
-        ports = self._ports[backend.endpoint]
-        if not self._buckets[backend.endpoint].take(now_ns):
+        server = self._servers.get(backend.endpoint)
+        if server is None:
+            server = self._servers[backend.endpoint] = _Server(self._settings)
+        if not server.budget.take(now_ns):
             self._counters["probes_over_budget"] += 1
             return None
-        slot = ports.acquire()
+        slot = server.ports.acquire()
         if slot is None:
             self._counters["probes_without_port"] += 1
             return None
@@ -309,7 +317,7 @@ class RaceStrategy:
     def _drop(self, probe: _Probe) -> None:
         """Nothing more is expected of this probe: its port may be used again."""
         del self._probes[probe.key]
-        self._ports[probe.backend.endpoint].release(probe.key[2])
+        self._servers[probe.backend.endpoint].ports.release(probe.key[2])
         del probe.race.probes[probe.backend.id]
 
     # Backends and time
@@ -321,7 +329,12 @@ class RaceStrategy:
             for excluded in [each for each, race in latest.items() if race.decided_ns]:
                 del latest[excluded]
             return
-        for probe in [each for each in self._probes.values() if each.backend.id == backend]:
+        endpoint = self._backends[backend].endpoint
+        server = self._servers.get(endpoint)
+        for port in server.ports.held if server is not None else ():
+            probe = self._probes[endpoint.addr, endpoint.port, port]
+            if probe.backend.id != backend:
+                continue
             if not probe.record.answered_ns:
                 self._counters["probes_backend_down"] += 1
                 self._stats[backend].losses += 1
