@@ -56,6 +56,8 @@ class Ager:
         self.entries = 0
         """Entries of ``flow_table`` seen by the newest sweep: two a flow."""
         self.removed = 0
+        self.stateless = 0
+        """Flows without a place in ``flow_table``, though proven, that it saw."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -73,8 +75,10 @@ class Ager:
             seen += batch.count
             await self._age_flows(batch)
         self.entries = seen
+        stateless = 0
         async for batch in _batches(self._pending.batches(BATCH)):
-            await self._age_pending(batch)
+            stateless += await self._age_pending(batch)
+        self.stateless = stateless // 2
 
     async def _age_flows(self, batch: Batch) -> None:
         now_ns = self._clock()
@@ -120,24 +124,33 @@ class Ager:
         first_data_us = abi.unpack_flow_entry(reply_raw).first_data_us if reply_raw else 0
         self._on_closed(FlowClosed(abi.flow_key_from_bytes(forward), first_data_us, now_ns))
 
-    async def _age_pending(self, batch: Batch) -> None:
+    async def _age_pending(self, batch: Batch) -> int:
         """Remove entries without traffic for ``pending_idle``: they only take place.
 
-        For an established flow nothing is lost: packets find ``flow_table`` first.
+        For an established flow nothing is lost: packets find ``flow_table`` first. One that
+        found no room there has only these entries: they stay for ``flow_idle``. Returns how many
+        are such ones.
         """
-        limit_ns = self._clock() - self._settings.pending_idle_ns
-        idle = (
-            index
-            for index, (last_seen_ns,) in enumerate(abi.iter_pending_aging(batch.values))
-            if last_seen_ns < limit_ns
-        )
-        for count, index in enumerate(idle, 1):
+        now_ns = self._clock()
+        usual_ns = now_ns - self._settings.pending_idle_ns
+        proven_ns = now_ns - self._settings.flow_idle_ns
+        proven = 0
+        over = []
+        for index, (last_seen_ns, flags) in enumerate(abi.iter_pending_aging(batch.values)):
+            if flags & abi.PENDING_PROVEN:
+                proven += 1
+                if last_seen_ns < proven_ns:
+                    over.append((index, proven_ns))
+            elif last_seen_ns < usual_ns:
+                over.append((index, usual_ns))
+        for count, (index, limit_ns) in enumerate(over, 1):
             key, _ = _entry(batch, index)
             value = self._pending.read(key)
             if value is not None and abi.unpack_pending(value).last_seen_ns < limit_ns:
                 self._pending.delete(key)
             if not count % REMOVALS:
                 await asyncio.sleep(0)
+        return proven
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Views:
             "backends_up": len(engine.up),
             "open_decisions": engine.open_decisions,
             "flows": router.ager.entries // 2,
+            "flows_stateless": router.ager.stateless,
             "decisions_total": router.decisions_total,
             "engine": {
                 **engine.counters,

@@ -75,7 +75,7 @@ class Stage:
             decisions_by_service={0: 5},
             network=network,
             state=small.state,
-            ager=SimpleNamespace(entries=6),
+            ager=SimpleNamespace(entries=6, stateless=2),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4}),
             loop=SimpleNamespace(bad_records=7, faults=8),

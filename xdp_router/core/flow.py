@@ -129,6 +129,8 @@ class Flow:
         "reason",
         "service",
         "state",
+        "take_over",
+        "taken",
         "tried",
     )
 
@@ -143,6 +145,10 @@ class Flow:
         self.decided_ns = 0
         self.tried: tuple[int, ...] = ()
         """Backends whose reply tuple belongs to another flow."""
+        self.take_over = False
+        """Nobody's tuple is free: those of flows that are over may be had."""
+        self.taken: list[tuple[int, Mode, Reason]] = []
+        """The choices that met them, in order; while taking over, those that are left."""
 
     def apply(self, given: FlowInput) -> None:
         """Move on. Raise IllegalTransition, and stay, if the table does not allow it."""
@@ -154,6 +160,13 @@ class Flow:
         self.mode = mode
         self.reason = reason
         self.decided_ns = now_ns
+
+    def meet_taken_tuple(self) -> None:
+        """The choice cannot be had: its reply tuple belongs to another flow."""
+        assert self.mode is not None
+        self.tried += (self.backend,)
+        if not self.take_over:
+            self.taken.append((self.backend, self.mode, self.reason))
 
     def settle(self) -> Decision:
         """The choice is final: move to the state it leads to and return its record.

@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet corpus: tables of what the program has to do with a frame, in which state."""
 
-from . import bound, closing, credible, degrade, first, foreign, handshake, isn, orphans, probes
+from . import (
+    bound,
+    closing,
+    credible,
+    degrade,
+    first,
+    foreign,
+    full,
+    handshake,
+    isn,
+    orphans,
+    probes,
+    restart,
+    takeover,
+)
 
 CASES = [
     *bound.CASES,
@@ -14,4 +28,7 @@ CASES = [
     *orphans.CASES,
     *probes.CASES,
     *foreign.CASES,
+    *full.CASES,
+    *restart.CASES,
+    *takeover.CASES,
 ]
