@@ -104,7 +104,6 @@ def _configure(maps: Maps, place: Place, interval_ns: int, burst_ns: int) -> Non
         SERVICE,
         abi.ServiceValue(
             deadline_ns=50_000_000,
-            stateless_until_ns=0,
             event_interval_ns=interval_ns,
             event_burst_ns=burst_ns,
             id=0,

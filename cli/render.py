@@ -146,7 +146,7 @@ def status(data: Row) -> None:
             ("pins", str(data["pins"])),
             ("services", str(data["services"])),
             ("backends", f"{data['backends_up']} of {data['backends']} up"),
-            ("flows", str(data["flows"])),
+            ("flows", f"{data['flows']}, and {data['flows_stateless']} without a place"),
             ("decisions", f"{data['decisions_total']}, {data['open_decisions']} open"),
             ("first packet", first_packet),
         ]

@@ -65,6 +65,8 @@ class Ager:
         self.entries = 0
         """Entries of ``flow_table`` seen by the newest sweep: two a flow."""
         self.removed = 0
+        self.stateless = 0
+        """Flows without a place in ``flow_table``, though proven, that it saw."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -83,9 +85,11 @@ class Ager:
             self._retirement.flows(batch.values)
             await self._age_flows(batch)
         self.entries = seen
+        stateless = 0
         async for batch in in_batches(self._pending.batches(BATCH)):
             self._retirement.pending(batch.values)
-            await self._age_pending(batch)
+            stateless += await self._age_pending(batch)
+        self.stateless = stateless // 2
         self._retirement.swept()
 
     async def _age_flows(self, batch: Batch) -> None:
@@ -134,19 +138,27 @@ class Ager:
         first_data_us = abi.unpack_flow_entry(reply_raw).first_data_us if reply_raw else 0
         self._on_closed(FlowClosed(abi.flow_key_from_bytes(forward), first_data_us, now_ns))
 
-    async def _age_pending(self, batch: Batch) -> None:
+    async def _age_pending(self, batch: Batch) -> int:
         """Remove entries without traffic for ``pending_idle``: they only take place.
 
-        For an established flow nothing is lost: packets find ``flow_table`` first.
+        For an established flow nothing is lost: packets find ``flow_table`` first. One that
+        found no room there has only these entries: they stay for ``flow_idle``. Returns how many
+        are such ones.
         """
-        limit_ns = self._clock() - self._settings.pending_idle_ns
-        idle = (
-            index
-            for index, (last_seen_ns,) in enumerate(abi.iter_pending_aging(batch.values))
-            if last_seen_ns < limit_ns
-        )
+        now_ns = self._clock()
+        usual_ns = now_ns - self._settings.pending_idle_ns
+        proven_ns = now_ns - self._settings.flow_idle_ns
+        proven = 0
+        over = []
+        for index, (last_seen_ns, flags) in enumerate(abi.iter_pending_aging(batch.values)):
+            if flags & abi.PENDING_PROVEN:
+                proven += 1
+                if last_seen_ns < proven_ns:
+                    over.append((index, proven_ns))
+            elif last_seen_ns < usual_ns:
+                over.append((index, usual_ns))
         step = _Step(self._stopwatch)
-        for index in idle:
+        for index, limit_ns in over:
             key, _ = _entry(batch, index)
             value = self._pending.read(key)
             if value is not None and abi.unpack_pending(value).last_seen_ns < limit_ns:
@@ -154,6 +166,7 @@ class Ager:
             if step.is_over():
                 await asyncio.sleep(0)
                 step = _Step(self._stopwatch)
+        return proven
 
 
 class _Step:

@@ -266,6 +266,7 @@ class Router:
         settings = self.config.settings
         sizes = Sizes(
             max_flows=settings.max_flows,
+            pending=settings.pending_flows,
             services=len(self.config.services),
             backends=len(self._backends),
             interfaces=len(self.options.interfaces),

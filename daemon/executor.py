@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from xdp_router.adapters.bpf_ctypes import BpfError
@@ -37,6 +38,7 @@ from xdp_router.core.events import (
 from xdp_router.core.model import Backend, Decision
 
 from .kernel_state import KernelState
+from .reply_tuple import free_reply_tuple
 
 
 class Executor:
@@ -67,6 +69,7 @@ class Executor:
             "reinject_failed": 0,
             "reinject_not_forwarded": 0,
             "probe_without_path": 0,
+            "reply_tuple_freed": 0,
         }
 
     def set_target(self, backend: int, target: ProbeTarget | None) -> None:
@@ -121,6 +124,10 @@ class Executor:
         own_reply = b""
         if backend is not None:
             reply, value = abi.pack_reply_pending(first, backend, command.mode, command.reason)
+            if command.take_over:
+                self.counters["reply_tuple_freed"] += free_reply_tuple(
+                    self._state.maps, reply, first.key, time.monotonic_ns()
+                )
             code = insert(reply, value)
             if code == errno.EEXIST:
                 if not self._is_own_reply(reply, first):

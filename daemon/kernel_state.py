@@ -104,7 +104,6 @@ class KernelState:
             interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
             value = abi.ServiceValue(
                 deadline_ns=service.deadline_ns,
-                stateless_until_ns=0,
                 event_interval_ns=interval_ns,
                 event_burst_ns=burst_ns,
                 id=service.id,
@@ -119,9 +118,10 @@ class KernelState:
             if service.endpoint in running:
                 value = dataclasses.replace(
                     value,
-                    stateless_until_ns=running[service.endpoint].stateless_until_ns,
                     hash_active=running[service.endpoint].hash_active,
                 )
+            elif self._adopted:
+                self.maps.pressure.reset(service.id)
             self._services[service.id] = (service, value)
             self.maps.tokens.fill(abi.TOKENS_SERVICE + service.id, 0, now_ns - _NS_PER_S)
             for backend in service.backends:
@@ -261,15 +261,9 @@ class KernelState:
         service, value = self._services[service_id]
         half = 1 - value.hash_active
         self.maps.hash_tables.write(service_id, half, slots)
-        current = self.maps.services.read(service.endpoint)
-        value = dataclasses.replace(
-            value,
-            hash_active=half,
-            # XDP's own field: carried over, not reset
-            stateless_until_ns=current.stateless_until_ns if current else 0,
-        )
+        value = dataclasses.replace(value, hash_active=half)
         self._services[service_id] = (service, value)
-        if current is not None:
+        if self.maps.services.read(service.endpoint) is not None:
             self.maps.services.write(service.endpoint, value)
 
     def set_interface(self, link: LinkInfo) -> None:
@@ -317,7 +311,7 @@ class KernelState:
                 reinject_mark=self.reinject_mark,
                 pending_idle_ns=settings.pending_idle_ns,
                 flow_idle_ns=settings.flow_idle_ns,
-                orphan_window_ns=settings.pending_idle_ns,
+                orphan_window_ns=settings.flow_idle_ns,
                 event_interval_ns=interval_ns,
                 event_burst_ns=burst_ns,
                 icmp_interval_ns=icmp_interval_ns,

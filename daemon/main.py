@@ -8,6 +8,7 @@ it was ready.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import sys
@@ -21,7 +22,7 @@ from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, group_id
 from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
-from xdp_router.core.config import RouterConfig, config_from_flags, parse_config
+from xdp_router.core.config import MAX_FLOWS, RouterConfig, config_from_flags, parse_config
 from xdp_router.core.errors import ConfigError, XdpRouterError
 
 from . import garbage, logs, streams
@@ -138,6 +139,12 @@ _pins_option = click.option(
     help="Compiled program, or compile it at start; auto: the program if it was built.",
 )
 @click.option(
+    "--max-flows",
+    type=click.IntRange(*MAX_FLOWS),
+    metavar="N",
+    help="Established connections that are kept; goes before max_flows of the configuration.",
+)
+@click.option(
     "--persist",
     is_flag=True,
     help="When stopped, leave the data plane at work: connections go on, the next attach takes "
@@ -178,6 +185,7 @@ def attach(
     mode: str,
     xdp_mode: str,
     loader: str,
+    max_flows: int | None,
     persist: bool,
     replace: bool,
     control: Path,
@@ -202,6 +210,9 @@ def attach(
             "--backend ADDR:PORT",
             ctx,
         )
+    if max_flows is not None:
+        settings = dataclasses.replace(config.settings, max_flows=max_flows)
+        config = dataclasses.replace(config, settings=settings)
     repeated = {name for name in interfaces if interfaces.count(name) > 1}
     if repeated:
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)

@@ -83,6 +83,7 @@ class Views:
             "hash_tables_waiting": engine.tables_waiting,
             "open_decisions": engine.open_decisions,
             "flows": router.ager.entries // 2,
+            "flows_stateless": router.ager.stateless,
             "decisions_total": router.decisions.total,
             "engine": {
                 **engine.counters,

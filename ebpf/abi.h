@@ -99,9 +99,8 @@ enum xr_orphans {
 
 struct service {
 	__u64 deadline_ns;
-	__u64 stateless_until_ns; /* XDP writes: mid-stream segments are hashed until then */
-	__u64 event_interval_ns;  /* one CPU's budget: one first-packet event per interval */
-	__u64 event_burst_ns;     /* credit that an idle bucket collects at most */
+	__u64 event_interval_ns; /* one CPU's budget: one first-packet event per interval */
+	__u64 event_burst_ns;    /* credit that an idle bucket collects at most */
 	__u32 id;
 	__u32 first_backend; /* lowest id; an adopted service's need not be in a row */
 	__u32 backend_count;
@@ -112,7 +111,7 @@ struct service {
 	__u8 hash_active; /* 0 or 1: hash_tables[2 * id + hash_active] */
 	__u32 pad;
 };
-XR_ASSERT_SIZE(service, 56);
+XR_ASSERT_SIZE(service, 48);
 
 /* backend.flags */
 #define XR_BACKEND_UP 0x01       /* may be chosen; neighbour and route are resolved */
@@ -153,6 +152,7 @@ XR_ASSERT_SIZE(hash_table, 4088);
 #define XR_PENDING_REFUSED 0x02 /* FORWARD: answer with RST */
 #define XR_PENDING_CLOSED 0x04  /* FORWARD: RST seen before the handshake was complete */
 #define XR_PENDING_PROVEN 0x08  /* handshake complete, but flow_table had no room */
+#define XR_PENDING_FIN 0x10     /* of a proven flow: this side's FIN was seen */
 
 /*
  * A flow between its first packet and its verified ACK: up to three entries, one a
@@ -183,9 +183,11 @@ struct pending_flow {
 	__u8 mode;   /* enum xr_mode */
 	__u8 reason; /* enum xr_reason */
 	__u16 pad;
-	__u32 window; /* REPLY: window of the SYN-ACK, which is never scaled */
+	__u32 window; /* REPLY: of the SYN-ACK, never scaled; proven: the newest, in bytes */
+	__u32 seq;    /* FORWARD: ISN of a later SYN; REPLY, proven: the backend's next */
+	__u32 ack;    /* FORWARD: that SYN's window scale; REPLY, proven: what it has taken */
 };
-XR_ASSERT_SIZE(pending_flow, 96);
+XR_ASSERT_SIZE(pending_flow, 104);
 
 /* TCP detail of an established flow. */
 enum xr_tcp_state {
@@ -236,7 +238,7 @@ struct flow_entry {
 	__u32 fppl_ns;
 	__u32 synack_us;     /* first packet seen -> SYN-ACK */
 	__u32 first_data_us; /* first packet seen -> this side's first payload; 0: none yet */
-	__u32 pad;
+	__u32 later_syn;     /* FORWARD: ISN of a later SYN; REPLY: that SYN's window scale */
 };
 XR_ASSERT_SIZE(flow_entry, 128);
 
@@ -314,11 +316,15 @@ struct event_share {
 };
 XR_ASSERT_SIZE(event_share, 4);
 
-/* pressure[0]: what XDP noticed about the tables; XDP alone writes it. */
+/*
+ * What XDP noticed about the tables: [0] of all services, [1 + service id] of one. XDP alone
+ * writes it while packets pass, so that no write of the daemon can undo one of XDP's.
+ */
 struct pressure {
-	__u64 table_full_ns; /* a proven flow last found no room in flow_table */
+	__u64 table_full_ns;      /* [0]: a proven flow last found no room in flow_table */
+	__u64 stateless_until_ns; /* [1 + id]: mid-stream segments are hashed until then */
 };
-XR_ASSERT_SIZE(pressure, 8);
+XR_ASSERT_SIZE(pressure, 16);
 
 /* interface.flags */
 #define XR_IF_BOUNCE_REDIRECT 0x01 /* answer by bpf_redirect(ingress), not XDP_TX */

@@ -7,7 +7,7 @@
  *     established flow ............. rewrite, redirect            (lib/flow.h)
  *     SYN to a service ............. stage_syn: hold, or to its backend; stage_decide
  *     other segment to a service ... stage_segment: promote, orphan
- *     from a backend, pending ...... stage_reply
+ *     from a backend, pending ...... stage_reply (SYN-ACKs of established flows, too)
  *     answer to a probe ............ stage_probe
  *     ICMP error ................... stage_icmp: about a probe, or a packet of a flow
  *     longer than some MTU ......... stage_long
@@ -28,6 +28,7 @@
 #include "lib/binding.h"
 #include "lib/promote.h"
 #include "lib/syn.h"
+#include "lib/pending.h"
 #include "lib/probe.h"
 #include "lib/icmp.h"
 #include "lib/icmp_error.h"
@@ -135,9 +136,12 @@ XR_SEC int xdp_router(struct xdp_md *ctx)
 		return classify_miss(ctx, &p);
 	if (!mac_equal(p.eth->h_dest, flow->in_mac) && !is_our_mac(ctx, p.eth))
 		return pass(XR_COUNT_pass_other_mac);
-	if (flow->direction == XR_DIR_FORWARD &&
-	    (p.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN)
-		return go_to_stage(ctx, XR_STAGE_SYN_BOUND);
+	if (p.flags & TCP_SYN) {
+		if (flow->direction == XR_DIR_REPLY)
+			return go_to_stage(ctx, XR_STAGE_REPLY);
+		if (!(p.flags & (TCP_ACK | TCP_RST | TCP_FIN)))
+			return go_to_stage(ctx, XR_STAGE_SYN_BOUND);
+	}
 	return flow_packet(ctx, &p, flow);
 }
 
@@ -151,6 +155,7 @@ static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 ws
 		return XDP_DROP;
 	scratch->decide.reason = reason;
 	scratch->decide.wscale = wscale;
+	scratch->decide.take_over = 0;
 	scratch->decide.held_ns = held_ns;
 	scratch->decide.now_ns = now_ns;
 	return go_to_stage(ctx, XR_STAGE_DECIDE);
@@ -168,13 +173,14 @@ XR_SEC int stage_syn(struct xdp_md *ctx)
 	if (!syn.control)
 		return XDP_PASS;
 	action = classify_syn(ctx, &p, &syn);
-	if (action == SYN_DECIDED)
-		return syn.forward ? pending_forward(ctx, &p, syn.forward) : XDP_DROP;
-	if (action == SYN_FIRST || action == SYN_DECIDE) {
+	if (action == SYN_FIRST || action == SYN_DECIDE || action == SYN_LATER)
 		syn.wscale = parse_window_scale(ctx, &p);
-		if (action == SYN_FIRST)
-			action = first_packet(ctx, &p, &syn);
-	}
+	if (action == SYN_LATER && syn.forward)
+		pending_note_syn(&p, syn.forward, syn.wscale);
+	if (action == SYN_DECIDED || action == SYN_LATER)
+		return syn.forward ? pending_forward(ctx, &p, syn.forward) : XDP_DROP;
+	if (action == SYN_FIRST)
+		action = first_packet(ctx, &p, &syn);
 	if (action == SYN_DECIDE)
 		return go_to_decide(ctx, syn.reason, syn.wscale, syn.held_ns, syn.now_ns);
 	return action == SYN_PASS ? XDP_PASS : XDP_DROP;
@@ -193,8 +199,11 @@ XR_SEC int stage_syn_bound(struct xdp_md *ctx)
 	if (!control)
 		return XDP_PASS;
 	flow = flow_table_lookup(&p.key);
-	if (flow && syn_of_flow(&p, flow, control))
+	if (flow && syn_of_flow(&p, flow, control)) {
+		if (p.seq != flow->isn)
+			flow_note_syn(&p, flow, parse_window_scale(ctx, &p));
 		return flow_packet(ctx, &p, flow);
+	}
 	return go_to_stage(ctx, XR_STAGE_SYN);
 }
 
@@ -220,10 +229,17 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.now_ns = scratch->decide.now_ns;
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
+	bind.take_over = scratch->decide.take_over;
 	result = decide(ctx, &p, service, &bind);
 	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key); /* ours, or the daemon's, which came meanwhile */
-	if (!forward && result == BIND_FAILED) {
+	if (!forward && result == BIND_TUPLE_TAKEN && !bind.take_over) {
+		/* A backend that has just had a connection on this tuple is second best: it may
+		 * be in TIME_WAIT there. */
+		scratch->decide.take_over = 1;
+		return go_to_stage(ctx, XR_STAGE_DECIDE);
+	}
+	if (!forward && (result == BIND_FAILED || result == BIND_TUPLE_TAKEN)) {
 		flow_key_of_kind(&p, XR_KIND_SEEN, &key);
 		pending_flows_delete(&key); /* the client may try again from the same port */
 		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);
@@ -240,19 +256,21 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 
 /* A segment without a binding, in the direction client to service only. */
 static __always_inline int orphan(struct xdp_md *ctx, const struct packet *p,
-				  const struct service *service, __u64 now_ns)
+				  const struct service *service, struct pending_flow *forward,
+				  __u64 now_ns)
 {
 	struct flow_key key;
 
 	if (p->flags & TCP_RST)
 		return drop(XR_COUNT_orphan_dropped);
-	if (service->orphans == XR_ORPHANS_HASH || now_ns < service->stateless_until_ns) {
-		flow_key_of_kind(p, XR_KIND_SEEN, &key);
-		if (pending_flows_lookup(&key)) /* its SYN is held: not decided by this */
-			return drop(XR_COUNT_orphan_dropped);
-		return go_to_decide(ctx, XR_REASON_ORPHAN, XR_NO_WSCALE, now_ns, now_ns);
-	}
-	return answer_rst(ctx, p, XR_COUNT_orphan_reset);
+	if (service->orphans != XR_ORPHANS_HASH && !service_is_stateless(service->id, now_ns))
+		return answer_rst(ctx, p, XR_COUNT_orphan_reset);
+	flow_key_of_kind(p, XR_KIND_SEEN, &key);
+	if (forward)
+		forget_pending(p, forward);
+	else if (pending_flows_lookup(&key)) /* its SYN is held: not decided by this */
+		return drop(XR_COUNT_orphan_dropped);
+	return go_to_decide(ctx, XR_REASON_ORPHAN, XR_NO_WSCALE, now_ns, now_ns);
 }
 
 XR_SEC int stage_segment(struct xdp_md *ctx)
@@ -279,13 +297,17 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 		flow = flow_table_lookup(&p.key); /* another CPU promoted it meanwhile */
 		if (flow)
 			return flow_packet(ctx, &p, flow);
-		return orphan(ctx, &p, service, now_ns);
+		return orphan(ctx, &p, service, 0, now_ns);
 	}
 	if (forward->flags & XR_PENDING_REFUSED)
 		return pending_forward(ctx, &p, forward);
 	reply_key_of(forward, &key);
 	reply = pending_flows_lookup(&key);
-	if (reply && is_reply_of(&p, reply) && completes_handshake(&p, forward, reply)) {
+	if (!reply)
+		reply = restore_reply(ctx, &p, forward, &key, now_ns);
+	if (!reply || !is_reply_of(&p, reply)) /* replies would go to the tuple's owner */
+		return orphan(ctx, &p, service, forward, now_ns);
+	if (may_promote(&p, forward, reply, now_ns)) {
 		long result = promote(ctx, &p, forward, reply, now_ns);
 
 		if (!result || result == EEXIST_RESULT) {
@@ -294,32 +316,48 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 				return flow_packet(ctx, &p, flow);
 		}
 		control = control_lookup();
-		if (result == E2BIG_RESULT && control)
-			service->stateless_until_ns = now_ns + control->orphan_window_ns;
+		if (result == E2BIG_RESULT && control) {
+			note_table_full(now_ns);
+			extend_stateless(service->id, control, now_ns);
+			if (!is_proven(forward, reply))
+				proven_begin(&p, forward, reply);
+		}
 	}
-	if ((p.flags & TCP_RST) && p.seq == forward->isn + 1)
+	if (is_proven(forward, reply))
+		proven_from_client(&p, forward, reply);
+	else if ((p.flags & TCP_RST) && p.seq == forward->isn + 1)
 		forward->flags |= XR_PENDING_CLOSED;
 	return pending_forward(ctx, &p, forward);
 }
 
+/* A backend's segment that pending_flows, or flow_table for a SYN, has a flow for. */
 XR_SEC int stage_reply(struct xdp_md *ctx)
 {
 	struct pending_flow *forward, *reply;
+	struct control *control;
+	struct flow_entry *flow;
 	struct rewrite to;
 	struct flow_key key;
 	struct packet p;
+	__u8 wscale = XR_NO_WSCALE;
 	__u64 now_ns;
 
 	if (parse_packet(ctx, &p) != PARSE_TCP)
 		return XDP_PASS;
+	if (p.flags & TCP_SYN)
+		wscale = parse_window_scale(ctx, &p);
+	now_ns = clock_precise();
 	flow_key_of_kind(&p, XR_KIND_REPLY, &key);
 	reply = pending_flows_lookup(&key);
-	if (!reply) {
-		struct flow_entry *flow = flow_table_lookup(&p.key);
-
-		if (flow)
+	if (!reply || (p.flags & TCP_SYN)) {
+		flow = flow_table_lookup(&p.key);
+		if (flow) {
+			if (p.flags & TCP_SYN)
+				flow_restart(&p, flow, wscale, now_ns);
 			return flow_packet(ctx, &p, flow);
-		return pass(XR_COUNT_pass_not_service);
+		}
+		if (!reply)
+			return pass(XR_COUNT_pass_not_service);
 	}
 	if (is_long(&p, control_lookup())) {
 		__u32 mtu = exceeded_mtu(&p, reply->ifindex);
@@ -327,26 +365,17 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 		if (mtu)
 			return too_big(ctx, &p, mtu);
 	}
-	now_ns = clock_precise();
 	key.saddr = reply->new_daddr;
 	key.daddr = reply->new_saddr;
 	key.sport = reply->new_dport;
 	key.dport = reply->new_sport;
 	key.kind = XR_KIND_FORWARD;
 	forward = pending_flows_lookup(&key);
-	if (forward && (p.flags & TCP_ACK) &&
-	    (p.ack == forward->isn + 1 || p.ack == forward->isn + 1 + forward->syn_data)) {
-		if (p.flags & TCP_RST) {
-			forward->flags |= XR_PENDING_CLOSED; /* refused */
-		} else if (p.flags & TCP_SYN) {
-			reply->isn = p.seq;
-			reply->window = p.window;
-			reply->wscale = parse_window_scale(ctx, &p);
-			if (!(reply->flags & XR_PENDING_SYNACK))
-				reply->synack_us = elapsed_us(reply->seen_ns, now_ns);
-			reply->flags |= XR_PENDING_SYNACK;
-		}
-	}
+	if (forward && forward->backend == reply->backend)
+		pending_answered(ctx, &p, forward, reply, wscale, now_ns);
+	control = control_lookup();
+	if (control && !(p.flags & TCP_RST) && is_stateless(reply))
+		extend_stateless(reply->service, control, now_ns);
 	reply->last_seen_ns = now_ns;
 	reply->packets++;
 	reply->bytes += p.ip_len;
@@ -354,22 +383,6 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 	if (takes_no_frames(reply->ifindex))
 		return hand_to_kernel(ctx, &p, &to, XR_IF_HANDOFF_REPLY);
 	return send_to_client(ctx, &p, &to, reply->dmac, reply->smac, reply->ifindex);
-}
-
-static __always_inline void probe_reply_submit(struct xdp_md *ctx, const struct packet *p,
-					       __u8 answer, __u32 seq)
-{
-	struct event *event = events_reserve();
-
-	if (!event) {
-		count(XR_COUNT_event_lost);
-		return;
-	}
-	event_fill(event, ctx, p, XR_EVENT_PROBE_REPLY, clock_precise());
-	event->backend = XR_NO_BACKEND;
-	event->detail = answer;
-	event->seq = seq;
-	events_submit(event);
 }
 
 XR_SEC int stage_probe(struct xdp_md *ctx)

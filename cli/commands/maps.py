@@ -16,7 +16,7 @@ from xdp_router.cli import render
 from .context import ClientAddress, Context, json_option, pass_context
 
 DEFAULT_LIMIT = 1000
-STATES = ("probing", "opening", "established", "closing", "closed", "refused")
+STATES = ("probing", "opening", "established", "stateless", "closing", "closed", "refused")
 CLIENTS_PER_QUESTION = 200
 """So that the daemon answers each question within a millisecond or two."""
 

@@ -9,6 +9,7 @@
 
 #include "events.h"
 #include "flow.h"
+#include "reply_tuple.h"
 
 #define EEXIST_RESULT (-17) /* -EEXIST; uapi errno.h is not there for BPF targets */
 #define E2BIG_RESULT (-7)   /* -E2BIG: hash map full */
@@ -72,12 +73,6 @@ static __always_inline void reply_key_of(const struct pending_flow *forward, str
 	key->pad = 0;
 }
 
-/* Does a REPLY entry belong to the packet's flow? Another service may share the backend. */
-static __always_inline int is_reply_of(const struct packet *p, const struct pending_flow *reply)
-{
-	return reply->new_saddr == p->key.daddr && reply->new_sport == p->key.dport;
-}
-
 /* Removes what is pending about the packet's flow. `forward` may be 0. */
 static __always_inline void forget_pending(const struct packet *p,
 					   const struct pending_flow *forward)
@@ -111,20 +106,22 @@ struct bind {
 	__u8 mode;
 	__u8 reason;
 	__u8 wscale;
+	__u8 take_over;
 };
 
-/*
- * Does an established flow of another service own the reply tuple? Its REPLY entry has aged
- * out of pending_flows long ago.
- */
-static __always_inline int tuple_in_use(const struct packet *p, const struct flow_key *reply)
+/* The client's side of a pending flow's REPLY; nothing of the backend is known yet. */
+static __always_inline void reply_fill(struct pending_flow *value, struct xdp_md *ctx,
+				       const struct packet *p)
 {
-	struct flow_key key = *reply;
-	struct flow_entry *owner;
-
-	key.kind = XR_KIND_NONE;
-	owner = flow_table_lookup(&key);
-	return owner && (owner->new_saddr != p->key.daddr || owner->new_sport != p->key.dport);
+	__builtin_memset(value, 0, sizeof(*value));
+	value->ifindex = ctx->ingress_ifindex;
+	value->new_saddr = p->key.daddr;
+	value->new_daddr = p->key.saddr;
+	value->new_sport = p->key.dport;
+	value->new_dport = p->key.sport;
+	value->wscale = XR_NO_WSCALE;
+	mac_copy(value->dmac, p->eth->h_source);
+	mac_copy(value->smac, p->eth->h_dest);
 }
 
 static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
@@ -140,21 +137,13 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	if (!scratch)
 		return BIND_FAILED;
 	value = &scratch->pending;
-	__builtin_memset(value, 0, sizeof(*value));
+	reply_fill(value, ctx, p);
 	value->seen_ns = bind->seen_ns;
 	value->last_seen_ns = bind->now_ns;
 	value->backend = bind->backend;
 	value->service = service->id;
-	value->ifindex = ctx->ingress_ifindex;
-	value->new_saddr = p->key.daddr;
-	value->new_daddr = p->key.saddr;
-	value->new_sport = p->key.dport;
-	value->new_dport = p->key.sport;
-	value->wscale = XR_NO_WSCALE;
 	value->mode = bind->mode;
 	value->reason = bind->reason;
-	mac_copy(value->dmac, p->eth->h_source);
-	mac_copy(value->smac, p->eth->h_dest);
 	reply.saddr = backend->addr;
 	reply.daddr = p->key.saddr;
 	reply.sport = backend->port;
@@ -162,13 +151,17 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	reply.proto = IPPROTO_TCP;
 	reply.kind = XR_KIND_REPLY;
 	reply.pad = 0;
+	if (bind->take_over) {
+		struct control *control = control_lookup();
+
+		if (control)
+			free_reply_tuple(p, &reply, control, bind->now_ns);
+	}
 	result = pending_flows_insert(&reply, value);
 	if (result == EEXIST_RESULT) {
 		theirs = pending_flows_lookup(&reply);
-		if (!theirs || !is_reply_of(p, theirs)) {
-			count(XR_COUNT_pending_reply_taken);
+		if (!theirs || !is_reply_of(p, theirs))
 			return BIND_TUPLE_TAKEN;
-		}
 		own_reply = 0; /* the daemon is deciding for the same backend just now */
 	} else if (result) {
 		return BIND_FAILED;
@@ -176,7 +169,6 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 	if ((backend->flags & XR_BACKEND_SHARED) && tuple_in_use(p, &reply)) {
 		if (own_reply)
 			pending_flows_delete(&reply);
-		count(XR_COUNT_pending_reply_taken);
 		return BIND_TUPLE_TAKEN;
 	}
 
@@ -205,14 +197,16 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 
 /*
  * The degrade chain: configured fallback, if up, then consistent hash over backends
- * that are up. Returns BIND_DONE, BIND_OTHERS, or BIND_FAILED when nobody can take the flow.
+ * that are up. Returns BIND_DONE, BIND_OTHERS, BIND_TUPLE_TAKEN when other flows are in the
+ * way, or BIND_FAILED when nobody can take the flow. A flow without a place in flow_table is
+ * hashed only: so the hash finds the same backend when its entries are lost.
  */
 static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct bind *bind)
 {
 	__u32 hash = flow_hash(&p->key);
 	__u32 tried = XR_NO_BACKEND;
-	int attempt, result;
+	int attempt, result, outcome = BIND_FAILED;
 
 	for (attempt = 0; attempt < DECIDE_ATTEMPTS; attempt++) {
 		struct backend *backend;
@@ -220,8 +214,9 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 		if (!attempt) {
 			bind->backend = service->fallback;
 			bind->mode = XR_MODE_FALLBACK;
-			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN)
-				continue; /* an orphan was never on the fallback by intent */
+			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN ||
+			    bind->reason == XR_REASON_TABLE_FULL)
+				continue;
 		} else {
 			bind->backend = hash_pick(service, hash);
 			bind->mode = XR_MODE_HASH;
@@ -237,8 +232,12 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 			continue;
 		}
 		result = bind_flow(ctx, p, service, backend, bind);
-		if (result == BIND_TUPLE_TAKEN)
+		if (result == BIND_TUPLE_TAKEN) {
+			if (!bind->take_over)
+				count(XR_COUNT_pending_reply_taken);
+			outcome = result;
 			continue;
+		}
 		if (result == BIND_DONE)
 			count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
 							     : XR_COUNT_decided_hash);
@@ -246,7 +245,7 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 			count(XR_COUNT_pending_insert_failed);
 		return result;
 	}
-	return BIND_FAILED;
+	return outcome;
 }
 
 /* Sends a client's packet to the backend that FORWARD names, or answers by RST. */

@@ -39,6 +39,24 @@ static __always_inline struct flow_entry *peer_of(const struct flow_key *key,
 	return peer;
 }
 
+/* Both directions have been silent for their time, or have said goodbye. */
+static __always_inline int flow_is_over(const struct flow_entry *flow,
+					const struct flow_entry *peer,
+					const struct control *control, __u64 now_ns)
+{
+	__u64 last_seen_ns = flow->last_seen_ns;
+
+	if (flow->state == XR_TCP_CLOSING)
+		return 1;
+	/* last_seen stands still with the heartbeat, see flow_account() */
+	if (heartbeat_is_stale(control, now_ns) ||
+	    !older_than(control->resumed_ns, control->flow_idle_ns, now_ns))
+		return 0;
+	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
+		last_seen_ns = peer->last_seen_ns;
+	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
+}
+
 /* Does the segment overlap what its receiver is ready to take? */
 static __always_inline int in_window(const struct packet *p, const struct flow_entry *receiver)
 {

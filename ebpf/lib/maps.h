@@ -21,7 +21,8 @@ struct decide_state {
 	__u64 held_ns; /* since when the first packet waits */
 	__u8 reason;   /* enum xr_reason */
 	__u8 wscale;
-	__u8 pad[6];
+	__u8 take_over; /* reply tuples of flows that are over may be had */
+	__u8 pad[5];
 };
 
 /* What stage_icmp_error is to answer; written by the stage that calls it. */
@@ -131,11 +132,9 @@ static __always_inline struct event_share *event_shares_lookup(__u32 cpu)
 	return event_shares.lookup(&cpu);
 }
 
-static __always_inline struct pressure *pressure_lookup(void)
+static __always_inline struct pressure *pressure_lookup(__u32 index)
 {
-	__u32 zero = 0;
-
-	return pressure.lookup(&zero);
+	return pressure.lookup(&index);
 }
 
 static __always_inline __u64 *counters_lookup(__u32 index)
@@ -312,11 +311,9 @@ static __always_inline struct event_share *event_shares_lookup(__u32 cpu)
 	return bpf_map_lookup_elem(&event_shares, &cpu);
 }
 
-static __always_inline struct pressure *pressure_lookup(void)
+static __always_inline struct pressure *pressure_lookup(__u32 index)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pressure, &zero);
+	return bpf_map_lookup_elem(&pressure, &index);
 }
 
 static __always_inline __u64 *counters_lookup(__u32 index)

@@ -90,4 +90,21 @@ static __always_inline int is_probe_seq(const struct control *control, __be32 ba
 	return ((seq - hash) & PROBE_HASH_MASK) == 0;
 }
 
+/* Tells the daemon what came back for a probe. */
+static __always_inline void probe_reply_submit(struct xdp_md *ctx, const struct packet *p,
+					       __u8 answer, __u32 seq)
+{
+	struct event *event = events_reserve();
+
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	event_fill(event, ctx, p, XR_EVENT_PROBE_REPLY, clock_precise());
+	event->backend = XR_NO_BACKEND;
+	event->detail = answer;
+	event->seq = seq;
+	events_submit(event);
+}
+
 #endif

@@ -7,15 +7,7 @@
 #define XR_PROMOTE_H
 
 #include "binding.h"
-
-static __always_inline __u8 effective_wscale(const struct pending_flow *of,
-					     const struct pending_flow *other)
-{
-	/* RFC 7323, 2.2: scaling is on only if both sides offered it */
-	if (of->wscale == XR_NO_WSCALE || other->wscale == XR_NO_WSCALE)
-		return 0;
-	return of->wscale;
-}
+#include "proven.h"
 
 /* Has this segment proven that the client saw the backend's SYN-ACK? */
 static __always_inline int completes_handshake(const struct packet *p,
@@ -32,7 +24,8 @@ static __always_inline int completes_handshake(const struct packet *p,
 /*
  * Moves a flow whose handshake the client has proven (seq and ack both fit what passed
  * here) into flow_table: reply entry first, then forward, both NOEXIST. The pending
- * entries stay and age. Returns 0, or an error that leaves the flow pending.
+ * entries stay and age. Returns 0, or an error that leaves the flow pending. A proven flow
+ * comes late: what its sides have sent meanwhile is in REPLY.
  */
 static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 				   struct pending_flow *forward, struct pending_flow *reply,
@@ -41,6 +34,7 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 	struct backend *backend = backends_lookup(forward->backend);
 	struct scratch *scratch = scratch_lookup();
 	struct flow_entry *entry;
+	int late = is_proven(forward, reply);
 	struct flow_key key;
 	long result;
 
@@ -53,9 +47,10 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 	entry->last_seen_ns = now_ns;
 	entry->packets = reply->packets;
 	entry->bytes = reply->bytes;
-	entry->seq_next = reply->isn + 1;
-	entry->ack = p->seq;
+	entry->seq_next = late ? reply->seq : reply->isn + 1;
+	entry->ack = late ? reply->ack : p->seq;
 	entry->window = reply->window;
+	entry->flags = reply->flags & XR_PENDING_FIN ? XR_FLOW_FIN : 0;
 	entry->state = XR_TCP_ESTABLISHED;
 	entry->wscale = effective_wscale(reply, forward);
 	entry->direction = XR_DIR_REPLY;
@@ -91,6 +86,7 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 	entry->seq_next = p->seq;
 	entry->ack = p->ack;
 	entry->window = (__u32)p->window << effective_wscale(forward, reply);
+	entry->flags = forward->flags & XR_PENDING_FIN ? XR_FLOW_FIN : 0;
 	entry->wscale = effective_wscale(forward, reply);
 	entry->direction = XR_DIR_FORWARD;
 	entry->new_saddr = forward->new_saddr;
@@ -113,6 +109,11 @@ static __always_inline int promote(struct xdp_md *ctx, const struct packet *p,
 		return result;
 	}
 	count(XR_COUNT_promoted);
+	if (late) {
+		count(XR_COUNT_promoted_late);
+		forward->flags &= ~XR_PENDING_PROVEN; /* these entries age as usual now */
+		reply->flags &= ~XR_PENDING_PROVEN;
+	}
 	flow_event_submit(ctx, p, XR_EVENT_ESTABLISHED, forward, reply->synack_us, now_ns);
 	return 0;
 }

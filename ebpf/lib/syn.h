@@ -4,6 +4,8 @@
 #define XR_SYN_H
 
 #include "binding.h"
+#include "pressure.h"
+#include "restart.h"
 
 static __always_inline void service_key_of(const struct packet *p, struct endpoint_key *key)
 {
@@ -11,24 +13,6 @@ static __always_inline void service_key_of(const struct packet *p, struct endpoi
 	key->port = p->key.dport;
 	key->proto = p->key.proto;
 	key->pad = 0;
-}
-
-/* Both directions have been silent for their time, or have said goodbye. */
-static __always_inline int flow_is_over(const struct flow_entry *flow,
-					const struct flow_entry *peer,
-					const struct control *control, __u64 now_ns)
-{
-	__u64 last_seen_ns = flow->last_seen_ns;
-
-	if (flow->state == XR_TCP_CLOSING)
-		return 1;
-	/* last_seen stands still with the heartbeat, see flow_account() */
-	if (heartbeat_is_stale(control, now_ns) ||
-	    !older_than(control->resumed_ns, control->flow_idle_ns, now_ns))
-		return 0;
-	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
-		last_seen_ns = peer->last_seen_ns;
-	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
 }
 
 /*
@@ -40,6 +24,7 @@ enum syn_action {
 	SYN_DROP,    /* counted where the reason is known */
 	SYN_FIRST,   /* nobody knows the flow: hold it and ask the daemon */
 	SYN_DECIDED, /* to the backend that FORWARD names */
+	SYN_LATER,   /* likewise, and noted: its SYN-ACK would tell of a new connection */
 	SYN_DECIDE,  /* XDP decides by itself, in this pass */
 };
 
@@ -81,6 +66,8 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 		answer_ttl_exceeded(ctx);
 		return SYN_DROP;
 	}
+	if (table_is_full(now_ns))
+		return decide_because(syn, XR_REASON_TABLE_FULL, XR_COUNT_table_full);
 	if (heartbeat_is_stale(control, now_ns))
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)
@@ -144,23 +131,25 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 	forward = pending_flows_lookup(&key);
 	syn->forward = forward;
 	if (forward) {
-		if (forward->isn == p->seq) {
-			if (forward->flags & XR_PENDING_REFUSED)
+		if (forward->flags & XR_PENDING_REFUSED) {
+			if (forward->isn == p->seq)
 				return SYN_DECIDED;
+		} else {
 			reply_key_of(forward, &key);
 			reply = pending_flows_lookup(&key);
+			/* half evicted, or the tuple is another flow's: counts as undecided */
 			if (reply && is_reply_of(p, reply)) {
-				if (forward->packets)
-					count(XR_COUNT_syn_retransmit);
-				reply_follow_client(ctx, p, reply);
-				return SYN_DECIDED;
+				if (forward->isn == p->seq) {
+					if (forward->packets)
+						count(XR_COUNT_syn_retransmit);
+					reply_follow_client(ctx, p, reply);
+					return SYN_DECIDED;
+				}
+				if (!pending_is_over(forward, reply, control, clock_precise())) {
+					count(XR_COUNT_syn_on_live_flow);
+					return SYN_LATER;
+				}
 			}
-			/* half evicted counts as undecided */
-		} else if (!(forward->flags & (XR_PENDING_REFUSED | XR_PENDING_CLOSED)) &&
-			   !older_than(forward->last_seen_ns, control->pending_idle_ns,
-				       clock_precise())) {
-			count(XR_COUNT_syn_on_live_flow);
-			return SYN_DECIDED;
 		}
 		anew = 1;
 	}

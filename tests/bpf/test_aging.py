@@ -167,6 +167,27 @@ def test_pending_entries_go_each_by_itself(router: SmallRouter) -> None:
     assert [raw for raw in kept if pending.read(raw) is not None] == kept[1:]
 
 
+def test_a_proven_flow_without_a_place_lives_as_long_as_an_established_one(
+    router: SmallRouter,
+) -> None:
+    """Its pending entries are all that it has; they are counted, and go after ``flow_idle``."""
+    pending = router.maps.pending_flows
+    kept = []
+    for port, seen_ns in ((1, PENDED), (2, IDLE + 1), (3, IDLE)):
+        held = replace(first(port, seen_ns), frame=bytes(14))
+        for key_, value in (
+            abi.pack_forward_pending(held, BACKENDS[0], Mode.RACE, Reason.NONE, 0),
+            abi.pack_reply_pending(held, BACKENDS[0], Mode.RACE, Reason.NONE),
+        ):
+            entry = replace(abi.unpack_pending(value), flags=abi.PENDING_PROVEN)
+            assert pending.insert_noexist(key_, abi.pack_pending(entry)) == 0
+            kept.append(key_)
+    ager = sweep(router)
+    assert [raw for raw in kept if pending.read(raw) is not None] == kept[:4]
+    assert ager.stateless == 3
+    assert sweep(router).stateless == 2
+
+
 def test_many_at_once_leave_the_loop_its_turns(router: SmallRouter) -> None:
     """A thousand flows end together: all go, and others have their turn in between."""
     for port in range(1, 901):

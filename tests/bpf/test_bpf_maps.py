@@ -23,7 +23,7 @@ from xdp_router.core.model import Endpoint, Forwarding, Mode, Orphans
 
 WEB = Endpoint(0xC6126401, 80)
 SERVICE = abi.ServiceValue(
-    50_000_000, 0, 20_000, 1_000_000, 3, 4, 2, 5, Mode.RACE, Forwarding.NAT, Orphans.HASH, 1
+    50_000_000, 20_000, 1_000_000, 3, 4, 2, 5, Mode.RACE, Forwarding.NAT, Orphans.HASH, 1
 )
 BACKEND = abi.BackendValue(
     0xC6130102, 8080, 6, abi.BACKEND_UP, 3, 7, 0xC6130101, b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", 10

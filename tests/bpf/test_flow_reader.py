@@ -126,7 +126,12 @@ def test_an_opening_flow_has_both_directions(plane: DataPlane) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "state"), [(abi.PENDING_CLOSED, "closed"), (abi.PENDING_REFUSED, "refused")]
+    ("flags", "state"),
+    [
+        (abi.PENDING_CLOSED, "closed"),
+        (abi.PENDING_REFUSED, "refused"),
+        (abi.PENDING_PROVEN, "stateless"),
+    ],
 )
 def test_a_flow_that_never_opened(plane: DataPlane, flags: int, state: str) -> None:
     """Reset before the handshake was complete, or refused."""

@@ -57,7 +57,7 @@ def test_control_has_limits_and_secrets(router: SmallRouter) -> None:
     assert control.abi_version == abi.ABI_VERSION
     assert control.heartbeat_stale_ns == settings.heartbeat_stale_ns
     assert control.pending_idle_ns == settings.pending_idle_ns
-    assert control.flow_idle_ns == settings.flow_idle_ns
+    assert control.flow_idle_ns == control.orphan_window_ns == settings.flow_idle_ns
     assert (control.probe_port_min, control.probe_port_max) == (61_000, 61_999)
     assert control.probe_key == router.state.probe_key
     assert control.reinject_mark == router.state.reinject_mark > 0
@@ -89,19 +89,32 @@ def test_up_and_path_do_not_disturb_each_other(router: SmallRouter) -> None:
 
 
 def test_a_hash_table_is_written_aside_then_switched_to(router: SmallRouter) -> None:
-    """Readers have the old or the new table, whole; XDP's own field of the service stays."""
+    """Readers have the old or the new table, whole, and nothing else of the service changes."""
     router.state.publish_hash_table(0, EMPTY_TABLE)
     router.state.open_services()
     before = router.maps.services.read(WEB)
     assert before is not None
     assert before.hash_active == 1
-    router.maps.services.write(WEB, replace(before, stateless_until_ns=123))
     slots = build_table(router.backends)
     router.state.publish_hash_table(0, slots)
     assert router.maps.hash_tables.read(0, 1) == EMPTY_TABLE
     assert router.maps.hash_tables.read(0, 0) == slots
     after = router.maps.services.read(WEB)
-    assert after == replace(before, hash_active=0, stateless_until_ns=123)
+    assert after == replace(before, hash_active=0)
+
+
+def test_pressure_goes_on_unless_the_service_is_another_one(router: SmallRouter) -> None:
+    """What XDP noted of a service survives a successor; a new service begins with nothing."""
+    router.state.open_services()
+    table = bpf.BpfMap(router.plane.maps["pressure"])
+    table.write((1).to_bytes(4, "little"), abi.pack_pressure(0, 123))
+    KernelState(router.plane, router.config, adopted=True).write_all()
+    assert router.maps.pressure.stateless_until_ns(0) == 123
+    (web,) = router.config.services
+    moved = replace(web, endpoint=replace(WEB, port=81))
+    config = RouterConfig((moved,), router.config.settings)
+    KernelState(router.plane, config, adopted=True).write_all()
+    assert router.maps.pressure.stateless_until_ns(0) == 0
 
 
 @pytest.mark.parametrize(("kind", "flags"), [("veth", abi.IF_BOUNCE_REDIRECT), ("", 0)])

@@ -127,7 +127,9 @@ PACKERS: dict[str, Callable[..., bytes]] = {
     ),
     "prefix_key": lambda addr=0: abi.pack_prefix_key(addr),
     "event_share": lambda scale=0: abi.pack_event_share(scale),
-    "pressure": lambda table_full_ns=0: abi.pack_pressure(table_full_ns),
+    "pressure": lambda table_full_ns=0, stateless_until_ns=0: abi.pack_pressure(
+        table_full_ns, stateless_until_ns
+    ),
     "interface": _value_packer(abi.InterfaceValue, abi.pack_interface),
     "control": _value_packer(abi.ControlValue, abi.pack_control),
     "reinject_meta": lambda mark=0, egress_ifindex=0: abi.pack_reinject_meta(mark, egress_ifindex),

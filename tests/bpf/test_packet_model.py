@@ -35,13 +35,13 @@ from tests.bpf.corpus.world import (
     to_service,
 )
 from tests.conftest import SEED
-from tests.support.flow_model import (
+from tests.support.flow_model import FlowModel
+from tests.support.flow_parts import (
     ACK,
     FIN,
     PAUSES_S,
     RST,
     SYN,
-    FlowModel,
     Outcome,
     Seg,
 )
@@ -57,6 +57,7 @@ from tests.support.flow_sides import (
     Held,
     Side,
     made_of,
+    pressure_of,
     rst_for,
     segment_of,
     tables_of,
@@ -119,6 +120,12 @@ class Flows(RuleBasedStateMachine):
             side.set_up(SERVERS[name], name in self.flows.up)
         self._publish()
 
+    @rule(full=st.booleans())
+    def table_fills_up_or_empties(self, full: bool) -> None:
+        """Other flows take all places, or leave them."""
+        self._tell(f"the table is {'full' if full else 'empty'}")
+        self.flows.full = full
+
     @precondition(lambda self: self.flows.forward or self.flows.seen)
     @rule(kind=st.sampled_from(("SEEN", "FORWARD", "REPLY")), service=SERVICE)
     def eviction(self, kind: str, service: int) -> None:
@@ -140,21 +147,23 @@ class Flows(RuleBasedStateMachine):
         self.flows.evict(kind, service)
 
     @precondition(lambda self: self.flows.alive and self.held)
-    @rule(which=st.integers(0, 7), choice=st.sampled_from(("B1", "B2", "B3", "nobody")))
-    def daemon_decides(self, which: int, choice: str) -> None:
+    @rule(which=st.integers(0, 7), choice=st.sampled_from(("B1", "B2", "B3", "nobody")),
+          take_over=st.booleans())  # fmt: skip
+    def daemon_decides(self, which: int, choice: str, take_over: bool = False) -> None:
         """The answer to any first packet that was ever held, early or very late."""
         held = self.held[-1 - which % len(self.held)]
         name = "SHOP_B1" if held.service and choice != "nobody" else choice
         backend = BACKENDS.get(name)
-        answer = self.flows.daemon_decides(held.service, held.isn, held.age, backend)
-        self._tell(f"the daemon decides service {held.service}, isn {held.isn}: {name}, {answer}")
+        answer = self.flows.daemon_decides(held.service, held.isn, held.age, backend, take_over)
+        how = "takes over" if take_over else "decides"
+        self._tell(f"the daemon {how} service {held.service}, isn {held.isn}: {name}, {answer}")
         mode, reason = (
             (Mode.RACE, Reason.RACE_WON) if backend else (Mode.REFUSED, Reason.ALL_REFUSED)
         )
         number = backend.id if backend else NO_BACKEND
         for side, first in zip(self.sides, held.packets, strict=True):
             aged = dataclasses.replace(first, seen_ns=first.seen_ns - held.age * SECOND)
-            event = side.executor.execute(WriteBinding(aged, number, mode, reason, 1000))
+            event = side.executor.execute(WriteBinding(aged, number, mode, reason, 1000, take_over))
             assert ANSWERS.get(type(event)) == answer, self._report(str(event))
         if answer != "tuple":
             seg = Seg(SYN, held.isn)
@@ -163,9 +172,10 @@ class Flows(RuleBasedStateMachine):
 
     # --- the client -----------------------------------------------------------------------
 
-    @initialize(service=st.sampled_from((None, None, 0, 1)))
-    def begins(self, service: int | None) -> None:
-        """Some lives begin with a connection."""
+    @initialize(service=st.sampled_from((None, None, 0, 1)), full=st.booleans())
+    def begins(self, service: int | None, full: bool) -> None:
+        """Some lives begin with a connection, or in a full table."""
+        self.flows.full = full
         if service is not None:
             self._connect(service, 0, "B1")
 
@@ -232,10 +242,10 @@ class Flows(RuleBasedStateMachine):
         if sender == "client":
             numbers = talk.client_next, talk.server_next
             self._client_sends(service, Seg(ACK | flag, *numbers, payload if not flag else 0))
-        elif bound := self.flows.there.get(service):
+        elif name := self._speaker(service):
             numbers = talk.server_next, talk.client_next
             seg = Seg(ACK | flag, *numbers, payload if not flag else 0)
-            self._from_backend(bound.backend.name, seg)
+            self._from_backend(name, seg)
             if not flag & RST:
                 talk.server_next = talk.server_next + seg.length & 0xFFFFFFFF
 
@@ -251,9 +261,9 @@ class Flows(RuleBasedStateMachine):
         if sender == "client":
             seg = Seg(flags, talk.client_next + by & 0xFFFFFFFF, talk.server_next, 0, False)
             self._from_client(service, seg)
-        elif bound := self.flows.there.get(service):
+        elif name := self._speaker(service):
             seg = Seg(flags, talk.server_next + by & 0xFFFFFFFF, talk.client_next, 0, False)
-            self._from_backend(bound.backend.name, seg)
+            self._from_backend(name, seg)
 
     # --- the backends ---------------------------------------------------------------------
 
@@ -279,10 +289,25 @@ class Flows(RuleBasedStateMachine):
             ack = talk.client_isn + 1 & 0xFFFFFFFF
             self._from_backend(bound.backend.name, Seg(SYN | ACK, talk.server_isn, ack))
 
+    @rule(service=SERVICE)
+    def backend_takes_a_later_syn(self, service: int) -> None:
+        """Its old connection is gone: it answers the SYN with another number that came."""
+        forward, bound = self.flows.forward.get(service), self.flows.there.get(service)
+        later = bound.later if bound else forward.later if forward else 0
+        backend = bound.backend if bound else forward.backend if forward else None
+        owner = self.flows.back.get(backend.address) if backend else None
+        if not backend or not later or (owner and owner.service != service):
+            return
+        ack = later + 1 & 0xFFFFFFFF
+        self._from_backend(backend.name, Seg(SYN | ACK, later ^ 0x55555555, ack))
+
     @rule(name=st.sampled_from(("B1", "B2", "B3")))
     def stranger_speaks(self, name: str) -> None:
         """A backend that no flow is bound to: not ours."""
-        if BACKENDS[name].address not in self.flows.back:
+        reply = self.flows.reply.get(BACKENDS[name].address)
+        if BACKENDS[name].address not in self.flows.back and not (
+            reply and (reply.proven or reply.orphan)
+        ):
             self._from_backend(name, Seg(ACK, 77, 88, 3))
 
     # --- what holds at any time -----------------------------------------------------------
@@ -298,6 +323,7 @@ class Flows(RuleBasedStateMachine):
                 if found.get(name) != wanted.get(name)
             ]
             assert not lines, self._report(side.world.program.loader, *lines)
+        self._settle()
 
     @invariant()
     def one_backend_for_each_incarnation(self) -> None:
@@ -314,13 +340,35 @@ class Flows(RuleBasedStateMachine):
 
     # --- how ------------------------------------------------------------------------------
 
+    def _settle(self) -> None:
+        """Before each packet: XDP noted what the model says, and a full table is full."""
+        for side in self.sides:
+            found, wanted = side.pressure(), pressure_of(self.flows)
+            assert found == wanted, self._report(f"{found}, wanted {wanted}")
+            side.write_pressure(self.flows)
+            side.fill(self.flows.full)
+
+    def _speaker(self, service: int) -> str | None:
+        """The backend that has a connection with the client, as far as anybody knows."""
+        forward, bound = self.flows.forward.get(service), self.flows.there.get(service)
+        if bound:
+            return bound.backend.name
+        if not forward or not forward.backend or not (forward.proven or forward.orphan):
+            return None
+        owner = self.flows.reply.get(forward.backend.address)
+        taken = forward.backend.address in self.flows.back
+        return forward.backend.name if owner and owner.service == service and not taken else None
+
     def _client_sends(self, service: int, seg: Seg) -> None:
         self._from_client(service, seg)
         talk = self.flows.talk[service]
-        if service in self.flows.there and seg.seq == talk.client_next and not seg.flags & RST:
+        forward = self.flows.forward.get(service)
+        knows = service in self.flows.there or (forward and (forward.proven or forward.orphan))
+        if knows and seg.seq == talk.client_next and not seg.flags & RST:
             talk.client_next = talk.client_next + seg.length & 0xFFFFFFFF
 
     def _from_client(self, service: int, seg: Seg) -> None:
+        self._settle()
         outcome = self.flows.from_client(service, seg)
         self._tell(f"client > service {service}: {_show(seg)} -> {_show_outcome(outcome)}")
         self._deliver(service, outcome)
@@ -328,6 +376,7 @@ class Flows(RuleBasedStateMachine):
         self._run(frame, "client", outcome, *self._wanted(service, seg, outcome))
 
     def _from_backend(self, name: str, seg: Seg) -> None:
+        self._settle()
         outcome = self.flows.from_backend(BACKENDS[name], seg)
         self._tell(f"{name} > client: {_show(seg)} -> {_show_outcome(outcome)}")
         frame = from_backend(segment_of(seg), SERVERS[name])
@@ -400,6 +449,7 @@ class Flows(RuleBasedStateMachine):
     def _write_control(self) -> None:
         for side in self.sides:
             side.write_control(self.flows.alive, self.flows.heartbeat_age, self.flows.resumed_age)
+            side.write_pressure(self.flows)
 
     def _publish(self) -> None:
         """As the daemon does when the set of usable backends changes."""

@@ -78,7 +78,7 @@ class Stage:
             network=network,
             handoff=SimpleNamespace(view=lambda ifindex: {"takes_xdp_frames": ifindex != 3}),
             state=small.state,
-            ager=SimpleNamespace(entries=6),
+            ager=SimpleNamespace(entries=6, stateless=2),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4}),
             loop=SimpleNamespace(bad_records=7, faults=8, late_max_ns=9_000_000),

@@ -39,6 +39,7 @@ STATUS: dict[str, Any] = {
     "backends": 3,
     "open_decisions": 1,
     "flows": 17,
+    "flows_stateless": 3,
     "decisions_total": 1234,
     "engine": {"probe_budget": 3, "never_happened": 0},
     "fppl_us": {"p50": 850.0, "p99": 4200.0, "count": 1234},

@@ -12,112 +12,27 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
-MASK = 0xFFFFFFFF
-
-DEADLINE_S, PENDING_IDLE_S, FLOW_IDLE_S = 30, 60, 130
-PAUSES_S = (40, 80, 150)
-"""Steps of time: no sum of them comes near a limit, so the real clock plays no part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A backend; two of them may have one ``address``."""
-
-    name: str
-    id: int
-    address: str
-    service: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seg:
-    """The TCP part of a packet. ``honest``: the sender's own next one."""
-
-    flags: int
-    seq: int
-    ack: int = 0
-    payload: int = 0
-    honest: bool = True
-
-    @property
-    def length(self) -> int:
-        """Sequence space that it takes."""
-        return self.payload + bool(self.flags & SYN) + bool(self.flags & FIN)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a packet becomes: "backend", "client", "drop", "rst" or "pass", and what is counted.
-
-    ``backend`` and ``service`` say where a forwarded packet goes and whose address it bears.
-    """
-
-    what: str
-    counters: Counter[str]
-    backend: Backend | None = None
-    service: int | None = None
-
-
-@dataclass(slots=True)
-class Seen:
-    """A held first packet."""
-
-    isn: int
-    age: int = 0
-
-
-@dataclass(slots=True)
-class Forward:
-    """The decision. ``backend`` None: refused."""
-
-    isn: int
-    backend: Backend | None
-    idle: int = 0
-    sent: bool = False
-    closed: bool = False
-
-
-@dataclass(slots=True)
-class Reply:
-    """Who owns a reply tuple before the flow is established; the server's ISN once known."""
-
-    service: int
-    backend: Backend
-    isn: int | None = None
-
-
-@dataclass(slots=True)
-class Half:
-    """One direction of an established flow."""
-
-    service: int
-    backend: Backend
-    isn: int
-    next: int
-    ack: int
-    idle: int = 0
-    closing: bool = False
-    fin: bool = False
-    rst: bool = False
-
-
-@dataclass(slots=True)
-class Talk:
-    """What two honest hosts know of their connection: only they can send what comes next."""
-
-    client_isn: int
-    client_next: int = 0
-    server_next: int = 0
-
-    def __post_init__(self) -> None:
-        self.client_next = self.client_isn + 1 & MASK
-        self.server_next = self.server_isn + 1 & MASK
-
-    @property
-    def server_isn(self) -> int:
-        """The number that the backend chose."""
-        return self.client_isn ^ 0x55555555
+from tests.support.flow_parts import (
+    ACK,
+    DEADLINE_S,
+    FIN,
+    FLOW_IDLE_S,
+    MASK,
+    PENDING_IDLE_S,
+    RST,
+    STATELESS_S,
+    SYN,
+    SYN_DATA_MAX,
+    Backend,
+    Forward,
+    Half,
+    Outcome,
+    Reply,
+    Seen,
+    Seg,
+    Talk,
+    near,
+)
 
 
 @dataclass(slots=True)
@@ -136,6 +51,12 @@ class FlowModel:
     alive: bool = True
     heartbeat_age: int = 0
     resumed_age: int = 10_000
+    full: bool = False
+    """``flow_table`` has no room."""
+    full_age: int | None = None
+    """How long ago a flow found that; None: never."""
+    stateless: dict[int, float] = field(default_factory=lambda: {0: 0.0, 1: 0.0})
+    """For how long yet segments without a binding are hashed."""
     incarnation: Counter[int] = field(default_factory=Counter)
     """Rises whenever a service's flow has to be decided anew."""
     strays: set[str] = field(default_factory=set)
@@ -149,6 +70,12 @@ class FlowModel:
             seen.age += seconds
         for forward in self.forward.values():
             forward.idle += seconds
+        for reply in self.reply.values():
+            reply.idle += seconds
+        if self.full_age is not None:
+            self.full_age += seconds
+        for service, left in self.stateless.items():
+            self.stateless[service] = max(0.0, left - seconds)
         for half in (*self.there.values(), *self.back.values()):
             half.idle += seconds
         self.resumed_age += seconds
@@ -178,15 +105,19 @@ class FlowModel:
             del self.reply[forward.backend.address]
         self.incarnation[service] += 1
 
-    def daemon_decides(self, service: int, isn: int, age: int, backend: Backend | None) -> str:
+    def daemon_decides(
+        self, service: int, isn: int, age: int, backend: Backend | None, take_over: bool = False
+    ) -> str:
         """The daemon's answer to a first packet of ``age``: "written", "taken" or "tuple"."""
         own = False
         if backend is not None:
+            if take_over:
+                self._free(service, backend)
             owner = self.reply.get(backend.address)
             if owner and owner.service != service:
                 return "tuple"
             if not owner:
-                self.reply[backend.address] = Reply(service, backend)
+                self.reply[backend.address] = Reply(service, backend, idle=age)
                 own = True
             if self._in_use(service, backend):
                 if own:
@@ -202,6 +133,38 @@ class FlowModel:
             self.strays.discard(backend.address)
         return "written"
 
+    def _free(self, service: int, backend: Backend) -> int:
+        """Take the reply tuple from the other service's flow, if that one is over: how often."""
+        address, freed, over = backend.address, 0, None
+        back, reply = self.back.get(address), self.reply.get(address)
+        if back and back.service != service:
+            if not self._is_over(self.there[back.service]):
+                return 0
+            over = back.service
+            del self.back[address], self.there[over]
+            self._lose(over)
+            freed = 1
+        if not reply or reply.service == service:
+            return freed
+        if reply.service != over:
+            forward = self.forward.get(reply.service)
+            if not self._pending_is_over(forward, reply):
+                return freed
+            if forward and forward.backend == reply.backend:
+                self._lose(reply.service)
+            freed += 1
+        del self.reply[address]
+        self.strays.discard(address)
+        return freed
+
+    def _lose(self, service: int) -> None:
+        """FORWARD and SEEN are gone: the flow would have to be decided anew."""
+        forward = self.forward.pop(service, None)
+        if forward and forward.backend and self._own_reply(service, forward):
+            self.strays.add(forward.backend.address)  # to age, unless its tuple is taken now
+        self.seen.pop(service, None)
+        self.incarnation[service] += 1
+
     # --- packets of the client ------------------------------------------------------------
 
     def from_client(self, service: int, seg: Seg) -> Outcome:
@@ -215,6 +178,7 @@ class FlowModel:
             if seg.seq == bound.isn:
                 return self._to_backend(service, bound.backend, counted, "syn_retransmit")
             if not self._is_over(bound):
+                bound.later = seg.seq
                 return self._to_backend(service, bound.backend, counted, "syn_on_live_flow")
             del self.back[bound.backend.address], self.there[service]
             self._forget(service, counted)
@@ -226,17 +190,18 @@ class FlowModel:
     def _syn(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         """RFC 5961 in short: only the number of the entry, or the end of it, says something."""
         forward, seen = self.forward.get(service), self.seen.get(service)
-        if forward and forward.isn == seg.seq:
-            if not forward.backend:
-                return self._refusal(seg, counted, "refused_by_daemon")
-            if self._own_reply(service, forward):
-                if forward.sent:
-                    counted["syn_retransmit"] += 1
-                return self._pending(service, forward, seg, counted)
-        elif forward and forward.backend and not forward.closed and forward.idle <= PENDING_IDLE_S:
-            counted["syn_on_live_flow"] += 1
+        reply = self._own_reply(service, forward) if forward else None
+        if forward and not forward.backend and forward.isn == seg.seq:
+            return self._refusal(seg, counted, "refused_by_daemon")
+        if forward and reply and forward.isn == seg.seq:
+            if forward.sent:
+                counted["syn_retransmit"] += 1
             return self._pending(service, forward, seg, counted)
-        elif not forward and seen:
+        if forward and reply and not self._pending_is_over(forward, reply):
+            counted["syn_on_live_flow"] += 1
+            forward.later = seg.seq
+            return self._pending(service, forward, seg, counted)
+        if not forward and seen:
             if seen.isn == seg.seq and seen.age > DEADLINE_S:
                 counted["deadline_passed"] += 1
                 return self._xdp_decides(service, seg, counted)
@@ -250,6 +215,9 @@ class FlowModel:
     def _first_packet(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         self.incarnation[service] += 1
         self.talk[service] = Talk(seg.seq)
+        if self.full_age == 0:
+            counted["table_full"] += 1
+            return self._xdp_decides(service, seg, counted, stateless=True)
         if not self.alive:
             counted["heartbeat_stale"] += 1
             return self._xdp_decides(service, seg, counted)
@@ -257,26 +225,45 @@ class FlowModel:
         counted["first_packet"] += 1
         return Outcome("drop", counted)
 
-    def _xdp_decides(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
-        """Fallback, if up; else by hash; else nobody. A taken reply tuple: the next one."""
-        tried = None
-        for backend, counter in (
-            (self.fallback[service], "decided_fallback"),
-            (self.hashed[service], "decided_hash"),
-        ):
-            if not backend or backend.name not in self.up or backend is tried:
-                continue
-            tried = backend
-            owner = self.reply.get(backend.address)
-            if (owner and owner.service != service) or self._in_use(service, backend):
-                counted["pending_reply_taken"] += 1
-                continue
-            if not owner:
-                self.reply[backend.address] = Reply(service, backend)
-            self.strays.discard(backend.address)
-            forward = self.forward[service] = Forward(seg.seq, backend)
-            counted[counter] += 1
-            return self._pending(service, forward, seg, counted)
+    def _xdp_decides(
+        self,
+        service: int,
+        seg: Seg,
+        counted: Counter[str],
+        stateless: bool = False,
+        orphan: bool = False,
+    ) -> Outcome:
+        """Fallback, if up; else by hash; else nobody. A taken reply tuple: the next one.
+
+        If all are taken: once more, and whose flow is over gives way.
+        """
+        chain = ((self.fallback[service], "decided_fallback"),
+                 (self.hashed[service], "decided_hash"))  # fmt: skip
+        taken = False
+        for take_over in (False, True):
+            tried = None
+            for backend, counter in chain[stateless:]:
+                if not backend or backend.name not in self.up or backend is tried:
+                    continue
+                tried = backend
+                if take_over and taken and (freed := self._free(service, backend)):
+                    counted["reply_tuple_freed"] += freed
+                owner = self.reply.get(backend.address)
+                if (owner and owner.service != service) or self._in_use(service, backend):
+                    if not take_over:
+                        counted["pending_reply_taken"] += 1
+                        taken = True
+                    continue
+                if not owner:
+                    self.reply[backend.address] = Reply(
+                        service, backend, stateless=stateless, orphan=orphan
+                    )
+                self.strays.discard(backend.address)
+                forward = self.forward[service] = Forward(
+                    seg.seq, backend, syn_data=seg.payload, stateless=stateless, orphan=orphan
+                )
+                counted[counter] += 1
+                return self._pending(service, forward, seg, counted)
         self.seen.pop(service, None)
         return self._refusal(seg, counted, "refused_no_backend")
 
@@ -284,17 +271,57 @@ class FlowModel:
         """A segment, not a SYN, of a flow that is not established."""
         forward = self.forward.get(service)
         if not forward:
-            return self._refusal(seg, counted, "orphan_reset")
+            return self._orphan(service, seg, counted)
         if not forward.backend:
             return self._refusal(seg, counted, "refused_by_daemon")
-        reply = self._own_reply(service, forward)
-        if reply and self._proves(seg, forward, reply) and self._promote(service, forward, seg):
-            counted["promoted"] += 1
-            bound = self.there[service]
-            return self._established(bound, self.back[bound.backend.address], seg, counted)
-        if seg.flags & RST and seg.seq == forward.isn + 1 & MASK:
+        reply = self.reply.get(forward.backend.address)
+        if not reply and not self._in_use(service, forward.backend):
+            reply = self.reply[forward.backend.address] = Reply(
+                service,
+                forward.backend,
+                stateless=forward.stateless,
+                proven=forward.proven,
+                orphan=forward.orphan,
+                blank=forward.proven,
+            )
+        if not reply or reply.service != service:
+            return self._orphan(service, seg, counted)
+        proven = forward.proven and reply.proven
+        asks = reply.tells(seg) and self.full_age != 0
+        if asks if proven else self._proves(seg, forward, reply):
+            if not self.full:
+                return self._promote(service, forward, reply, seg, counted)
+            counted["promote_table_full"] += 1
+            self.full_age = 0
+            self._extend(service)
+            if not proven and reply.isn is not None:
+                proven = forward.proven = reply.proven = True
+                reply.next, reply.ack = reply.isn + 1 & MASK, seg.seq
+        if proven:
+            reply.hear_client(seg, forward)
+        elif seg.flags & RST and seg.seq == forward.isn + 1 & MASK:
             forward.closed = True
         return self._pending(service, forward, seg, counted)
+
+    def _orphan(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
+        if seg.flags & RST or not self.stateless[service]:
+            return self._refusal(seg, counted, "orphan_reset")
+        if service in self.forward:
+            self.seen.pop(service, None)
+            del self.forward[service]
+        elif service in self.seen:
+            counted["orphan_dropped"] += 1
+            return Outcome("drop", counted)
+        self.incarnation[service] += 1
+        outcome = self._xdp_decides(service, seg, counted, stateless=True, orphan=True)
+        if outcome.what == "backend":
+            counted["orphan_hashed"] += 1
+        return outcome
+
+    def _extend(self, service: int) -> None:
+        """Flows without a place live on: as long as one may be silent, and an eighth more."""
+        if self.stateless[service] < STATELESS_S:
+            self.stateless[service] = STATELESS_S * 9 / 8
 
     @staticmethod
     def _proves(seg: Seg, forward: Forward, reply: Reply) -> bool:
@@ -302,17 +329,28 @@ class FlowModel:
         return (
             seg.flags & (ACK | RST) == ACK
             and reply.isn is not None
-            and (seg.seq, seg.ack) == (forward.isn + 1 & MASK, reply.isn + 1 & MASK)
+            and forward.is_answered_by(seg.seq)
+            and seg.ack == reply.isn + 1 & MASK
         )
 
-    def _promote(self, service: int, forward: Forward, seg: Seg) -> bool:
+    def _promote(
+        self, service: int, forward: Forward, reply: Reply, seg: Seg, counted: Counter[str]
+    ) -> Outcome:
         backend = forward.backend
         assert backend is not None
         assert backend.address not in self.back, "its REPLY would not have been given away"
-        isn = seg.ack - 1 & MASK
+        assert reply.isn is not None
+        late = forward.proven and reply.proven
+        sent, taken = (reply.next, reply.ack) if late else (seg.ack, seg.seq)
         self.there[service] = Half(service, backend, forward.isn, seg.seq, seg.ack)
-        self.back[backend.address] = Half(service, backend, isn, seg.ack, seg.seq)
-        return True
+        self.back[backend.address] = Half(service, backend, reply.isn, sent, taken)
+        self.there[service].fin, self.back[backend.address].fin = forward.fin, reply.fin
+        counted["promoted"] += 1
+        if late:
+            counted["promoted_late"] += 1
+            forward.proven = reply.proven = False
+        bound = self.there[service]
+        return self._established(bound, self.back[backend.address], seg, counted)
 
     # --- packets of a backend -------------------------------------------------------------
 
@@ -321,18 +359,56 @@ class FlowModel:
         counted: Counter[str] = Counter()
         bound = self.back.get(backend.address)
         if bound:
+            there = self.there[bound.service]
+            if self._takes_later(seg, there.later) and seg.ack != there.isn + 1 & MASK:
+                counted["flow_restarted"] += 1
+                isn = there.later
+                self.there[bound.service] = Half(bound.service, there.backend, isn, seg.ack,
+                                                 seg.seq + 1 & MASK)  # fmt: skip
+                bound = Half(bound.service, there.backend, seg.seq, seg.seq + 1 & MASK, seg.ack)
+                self.back[backend.address] = bound
+                self.talk[bound.service] = Talk(isn)
             return self._established(bound, self.there[bound.service], seg, counted)
         reply = self.reply.get(backend.address)
         if not reply:
             counted["pass_not_service"] += 1
             return Outcome("pass", counted)
         forward = self.forward.get(reply.service)
-        if forward and seg.flags & ACK and seg.ack == forward.isn + 1 & MASK:
-            if seg.flags & RST:
-                forward.closed = True
-            elif seg.flags & SYN:
-                reply.isn = seg.seq
+        if forward and forward.backend == reply.backend:
+            self._answer(forward, reply, seg, counted)
+        if not seg.flags & RST and (reply.proven or reply.stateless):
+            self._extend(reply.service)
+        reply.idle = 0
         return Outcome("client", counted, service=reply.service)
+
+    @staticmethod
+    def _takes_later(seg: Seg, isn: int) -> bool:
+        """Whether it is the SYN-ACK to a SYN of this number; 0: there was none."""
+        opens = seg.flags & (SYN | ACK | RST | FIN) == SYN | ACK
+        return bool(opens and isn) and (seg.ack - 1 - isn & MASK) < SYN_DATA_MAX
+
+    def _answer(self, forward: Forward, reply: Reply, seg: Seg, counted: Counter[str]) -> None:
+        answers = bool(seg.flags & ACK) and forward.is_answered_by(seg.ack)
+        if not answers and self._takes_later(seg, forward.later):
+            counted["flow_restarted"] += 1
+            isn = forward.later
+            data = seg.ack - 1 - isn & MASK
+            self.forward[reply.service] = Forward(
+                isn,
+                forward.backend,
+                sent=forward.sent,
+                syn_data=data,
+                stateless=forward.stateless,
+                orphan=forward.orphan,
+            )
+            self.talk[reply.service] = Talk(isn)
+            reply.isn, reply.proven, reply.fin = seg.seq, False, False
+        elif reply.begins_as_orphan(seg, forward) or (forward.proven and reply.proven):
+            reply.hear_backend(seg, forward)
+        elif answers and seg.flags & RST:
+            forward.closed = True
+        elif answers and seg.flags & SYN:
+            reply.isn, reply.proven, reply.fin = seg.seq, False, False
 
     # --- both -----------------------------------------------------------------------------
 
@@ -347,7 +423,8 @@ class FlowModel:
 
     @staticmethod
     def _track(half: Half, peer: Half, seg: Seg, counted: Counter[str]) -> None:
-        if not seg.honest:
+        exact = seg.seq in (peer.ack, half.next)  # else a RST cannot be told from a guess
+        if not seg.honest or (seg.flags & RST and not exact):
             if seg.flags & RST:
                 counted["rst_inexact"] += 1
             elif seg.flags & FIN:
@@ -360,12 +437,14 @@ class FlowModel:
             half.fin = True
             if peer.fin:
                 half.closing = peer.closing = True
-        elif half.closing and seg.payload and seg.seq == half.next:
+        elif half.closing and seg.payload and near(seg.seq + seg.length - half.next) > 0:
             for each in (half, peer):
                 each.closing = each.fin = each.rst = False
             counted["closing_revoked"] += 1
-        if seg.seq == half.next:
-            half.next = half.next + seg.length & MASK
+        # What comes next; or later, when it was a retransmission that got the flow its place.
+        if near(seg.seq + seg.length - half.next) > 0:
+            half.next = seg.seq + seg.length & MASK
+        if near(seg.ack - half.ack) > 0:
             half.ack = seg.ack
 
     def _to_backend(
@@ -395,6 +474,13 @@ class FlowModel:
         if not self.alive or self.resumed_age <= FLOW_IDLE_S:
             return False  # nobody knows how long it was silent
         return min(there.idle, back.idle) > FLOW_IDLE_S
+
+    @staticmethod
+    def _pending_is_over(forward: Forward | None, reply: Reply) -> bool:
+        if not forward or forward.backend != reply.backend or forward.closed:
+            return True
+        limit_s = FLOW_IDLE_S if forward.proven else PENDING_IDLE_S
+        return min(forward.idle, reply.idle) > limit_s
 
     def _own_reply(self, service: int, forward: Forward) -> Reply | None:
         reply = self.reply.get(forward.backend.address) if forward.backend else None

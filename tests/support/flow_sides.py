@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.bpf.corpus.flows import (
     flow_keys,
+    forward_entry,
     forward_key,
     read_flow,
     read_pending,
@@ -30,22 +31,25 @@ from tests.bpf.corpus.world import (
     Server,
     World,
     endpoint_of,
+    flow_key,
     to_backend,
     to_client,
 )
-from tests.support.flow_model import (
+from tests.support.flow_model import FlowModel
+from tests.support.flow_parts import (
     ACK,
     DEADLINE_S,
     FLOW_IDLE_S,
     PENDING_IDLE_S,
     RST,
+    STATELESS_S,
     Backend,
-    FlowModel,
     Outcome,
     Seg,
 )
 from tests.support.frames import Segment
 from tests.support.program import DROP, PASS, REDIRECT, TX
+from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi, model
 from xdp_router.core.events import BindingTaken, BindingWritten, FirstPacket, ReplyTupleTaken
@@ -88,6 +92,7 @@ class Side:
     def __init__(self, world: World) -> None:
         self.world = world
         self.sent: list[tuple[int, bytes]] = []
+        self.fillers: list[bytes] = []
         world.reset()
         for server in SERVERS.values():
             self.set_up(server, True)
@@ -116,7 +121,46 @@ class Side:
             resumed_ns=max(resumed_ns, 0),
             pending_idle_ns=PENDING_IDLE_S * SECOND,
             flow_idle_ns=FLOW_IDLE_S * SECOND,
+            orphan_window_ns=STATELESS_S * SECOND,
         )
+
+    def fill(self, full: bool) -> None:
+        """Other flows take every place of ``flow_table`` that is left, or none."""
+        table = self.world.maps.flow_table
+        value = abi.pack_flow_entry(forward_entry(self.world))
+        while full:
+            key = dataclasses.replace(flow_key(), client_port=50_000 + len(self.fillers))
+            if table.insert_noexist(abi.pack_flow_key(key), value):
+                return
+            self.fillers.append(abi.pack_flow_key(key))
+        for filler in self.fillers:
+            table.delete(filler)
+        self.fillers.clear()
+
+    def write_pressure(self, flows: FlowModel) -> None:
+        """As the model says. What was just found full is put ahead, out of a stall's reach."""
+        now_ns = time.monotonic_ns()
+        full_ns = 0
+        if flows.full_age is not None:
+            full_ns = now_ns - flows.full_age * SECOND if flows.full_age else now_ns + 3600 * SECOND
+        table = bpf.BpfMap(self.world.program.plane.maps["pressure"])
+        values = [(full_ns, 0)]
+        for left_s in flows.stateless.values():
+            values.append((0, now_ns + int(left_s * SECOND) if left_s else 0))
+        for slot, (full_at_ns, until_ns) in enumerate(values):
+            raw = abi.pack_pressure(max(full_at_ns, 0), until_ns)
+            table.write(slot.to_bytes(4, "little"), raw)
+
+    def pressure(self) -> dict[str, object]:
+        """What the program has noted, as coarse as the model needs it."""
+        now_ns, pressure = time.monotonic_ns(), self.world.maps.pressure
+        found: dict[str, object] = {
+            "full": pressure.table_full_ns() > now_ns - 20 * SECOND,
+        }
+        for number in range(len(SERVICES)):
+            left_s = max(0, pressure.stateless_until_ns(number) - now_ns) / SECOND
+            found[f"stateless {number}"] = round(left_s / 10)
+        return found
 
     def grow_older(self, seconds: int) -> None:
         """Move every instant in the tables back."""
@@ -143,23 +187,31 @@ class Side:
                 found[f"SEEN {number}"] = seen.isn
             if forward := read_pending(self.world, forward_key(service)):
                 closed = bool(forward.flags & abi.PENDING_CLOSED)
-                found[f"FORWARD {number}"] = (forward.isn, forward.backend, closed)
+                fin, later = forward.flags & abi.PENDING_FIN, forward.seq
+                found[f"FORWARD {number}"] = (forward.isn, forward.backend, closed,
+                                              *_proven(forward), bool(fin), later)  # fmt: skip
         for server in (B1, B2, B3):
             name = BACKENDS[name_of(server)].address
             if reply := read_pending(self.world, reply_key(server)):
                 known = bool(reply.flags & abi.PENDING_SYNACK)
                 owner = _service(reply.new_saddr)
-                found[f"REPLY {name}"] = (owner, reply.backend, reply.isn if known else None)
+                numbers = (reply.seq, reply.ack) if _proven(reply)[0] and known else None
+                found[f"REPLY {name}"] = (owner, reply.backend, reply.isn if known else None,
+                                          *_proven(reply), numbers)  # fmt: skip
             back = flow_keys(server)[1]
             if entry := read_flow(self.world, back):
                 found[f"back {name}"] = (_service(entry.new_saddr), *_half(entry))
         for number, service in enumerate(SERVICES):
             if entry := read_flow(self.world, flow_keys(B1, service)[0]):
-                found[f"there {number}"] = (number, *_half(entry))
-        size = sum(len(list(t.each_key())) for t in (self.world.program.pending,
-                                                     self.world.program.flows))  # fmt: skip
+                found[f"there {number}"] = (number, *_half(entry), entry.later_syn)
+        tables = (self.world.program.pending, self.world.program.flows)
+        size = sum(len(list(table.each_key())) for table in tables) - len(self.fillers)
         assert size == len(found), f"{size} entries, of which {len(found)} are known"
         return found
+
+
+def _proven(entry: abi.PendingValue) -> tuple[bool]:
+    return (bool(entry.flags & abi.PENDING_PROVEN),)
 
 
 def name_of(server: Server) -> str:
@@ -180,15 +232,27 @@ def tables_of(flows: FlowModel) -> dict[str, object]:
     found: dict[str, object] = {f"SEEN {n}": seen.isn for n, seen in flows.seen.items()}
     for number, forward in flows.forward.items():
         backend = forward.backend.id if forward.backend else NO_BACKEND
-        found[f"FORWARD {number}"] = (forward.isn, backend, forward.closed)
+        found[f"FORWARD {number}"] = (forward.isn, backend, forward.closed, forward.proven,
+                                      forward.fin, forward.later)  # fmt: skip
     for address, reply in flows.reply.items():
-        found[f"REPLY {address}"] = (reply.service, reply.backend.id, reply.isn)
+        known = reply.proven and reply.isn is not None
+        found[f"REPLY {address}"] = (reply.service, reply.backend.id, reply.isn, reply.proven,
+                                     (reply.next, reply.ack) if known else None)  # fmt: skip
     halves = [(f"there {n}", half) for n, half in flows.there.items()]
     halves += [(f"back {address}", half) for address, half in flows.back.items()]
     for name, half in halves:
         flags = half.fin * abi.FLOW_FIN | half.rst * abi.FLOW_RST
+        later = (half.later,) if name.startswith("there") else ()
         found[name] = (half.service, half.backend.id, half.isn, half.next, half.ack,
-                       half.closing, flags)  # fmt: skip
+                       half.closing, flags, *later)  # fmt: skip
+    return found
+
+
+def pressure_of(flows: FlowModel) -> dict[str, object]:
+    """The same of the model."""
+    found: dict[str, object] = {"full": flows.full_age == 0}
+    for number, left_s in flows.stateless.items():
+        found[f"stateless {number}"] = round(left_s / 10)
     return found
 
 

@@ -80,7 +80,7 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, li
 
 
 SERVICE = abi.ServiceValue(
-    1 << 60, 2, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1
+    1 << 60, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1
 )
 BACKEND = abi.BackendValue(0xC6120102, 8080, 6, 3, 9, 4, 0xC6120101, MAC, MAC[::-1], 500)
 EMPTY_PENDING = abi.unpack_pending(bytes(abi.PENDING_FLOW_SIZE))
@@ -108,12 +108,14 @@ PENDING = abi.PendingValue(
     mode=model.Mode.RACE,
     reason=model.Reason.RACE_JOINED,
     window=15,
+    seq=0xDEADBEEF,
+    ack=16,
 )
 FLOW = abi.FlowEntryValue(
     *(1 << 50, 2, 3, 0xDEADBEEF, 5, 6, abi.TcpState.CLOSING, 8, 9, abi.Direction.REPLY),
     *(0xC6120001, 0xC6120002, 40000, 8080, 0x1234, 0x5678, 12, 13),
     *(MAC, MAC[::-1], b"abcdef", model.Mode.FALLBACK, model.Reason.DEADLINE),
-    *(14, 1 << 52, 1 << 53, 17, 18, 19, 20, 21),
+    *(14, 1 << 52, 1 << 53, 17, 18, 19, 20, 21, 22),
 )
 KEY = model.FlowKey(0xC6120A01, 40001, 0xC6126401, 80)
 EVENT = abi.EventHeader(1 << 50, KEY, 2, 3, 4, 0xDEADBEEF, 0, 7, 8, 9, 10, 11, 12, 13, 1 << 51)
@@ -193,7 +195,7 @@ def test_small_structs_match_the_compiler(layouts: dict[str, tuple[int, list[CFi
         ("backend_ref", abi.pack_backend_ref(1, 2), abi.unpack_backend_ref, (1, 2)),
         ("token_bucket", abi.pack_token_bucket(1, 2, 3), abi.unpack_token_bucket, (1, 2, 3)),
         ("event_share", abi.pack_event_share(7), abi.unpack_event_share, 7),
-        ("pressure", abi.pack_pressure(1 << 40), abi.unpack_pressure, 1 << 40),
+        ("pressure", abi.pack_pressure(1 << 40, 7), abi.unpack_pressure, (1 << 40, 7)),
         ("reinject_meta", abi.pack_reinject_meta(9, 2), abi.unpack_reinject_meta, (9, 2)),
         ("hash_table", abi.pack_hash_table(slots), abi.unpack_hash_table, slots),
     ):

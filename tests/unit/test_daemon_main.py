@@ -70,6 +70,7 @@ def test_a_file_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
         (("eth0", "--mode", "snapshot", *SERVICE, *BACKEND), "snapshot"),
         (("eth0", "--xdp-mode", "offload", *SERVICE, *BACKEND), "offload"),
         (("eth0", "--loader", "llvm", *SERVICE, *BACKEND), "llvm"),
+        (("eth0", "--max-flows", "999", *SERVICE, *BACKEND), "999 is not in the range 1000<=x"),
     ],
 )
 def test_a_wrong_attach_is_a_usage_error(args: tuple[str, ...], words: str) -> None:

@@ -41,6 +41,16 @@ def test_heartbeat_and_handshakes() -> None:
     assert _bad(replace(GOOD, pending=91)) == ["pending_flows"]
 
 
+def test_a_full_flow_table_is_found_while_it_matters() -> None:
+    """A flow that found no room within the last minute; longer ago the counters tell."""
+    assert _bad(replace(GOOD, full_ns=NOW_NS - 1000 * MS)) == ["flow_table_full"]
+    assert _bad(replace(GOOD, full_ns=NOW_NS - 1)) == ["flow_table_full"]
+    assert _bad(replace(GOOD, beat_ns=10**12, full_ns=1)) == ["flow_table_full"]
+    facts = replace(GOOD, full_ns=1, beat_ns=61_000 * MS)
+    found = [each.code for each in judge_facts("eth0", facts, 61_001 * MS)]
+    assert "flow_table_full" not in found
+
+
 @pytest.mark.parametrize("name", sorted(doctor_dataplane._TROUBLE))
 def test_counters_that_mean_trouble(name: str) -> None:
     """Each is a counter of the program, and is found with its number."""

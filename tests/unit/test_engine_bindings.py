@@ -47,7 +47,10 @@ def test_somebody_else_decided_first() -> None:
 
 
 def test_a_taken_reply_tuple_moves_on_through_all_candidates() -> None:
-    """First those that answered, in order, then the rest by hash, then refused."""
+    """First those that answered, in order, then the rest by hash.
+
+    Then the same ones once more, each as it was chosen, whose flow may give way; then refused.
+    """
     made, packet = decided_by_race()
     taken = Reason.TUPLE_TAKEN
     play(
@@ -65,10 +68,41 @@ def test_a_taken_reply_tuple_moves_on_through_all_candidates() -> None:
         (
             T0 + 50,
             ReplyTupleTaken(key(1), 1),
-            [WriteBinding(packet, NO_BACKEND, Mode.REFUSED, taken, 50)],
+            [WriteBinding(packet, 2, Mode.RACE, Reason.RACE_WON, 50, take_over=True)],
+        ),
+        (
+            T0 + 60,
+            ReplyTupleTaken(key(1), 2),
+            [WriteBinding(packet, 3, Mode.RACE, taken, 60, take_over=True)],
+        ),
+        (
+            T0 + 70,
+            ReplyTupleTaken(key(1), 3),
+            [WriteBinding(packet, 1, Mode.HASH, taken, 70, take_over=True)],
+        ),
+        (
+            T0 + 80,
+            ReplyTupleTaken(key(1), 1),
+            [WriteBinding(packet, NO_BACKEND, Mode.REFUSED, taken, 80, take_over=True)],
         ),
     )
-    assert made.counters["binding_tuple_taken"] == 3
+    assert made.counters["binding_tuple_taken"] == 6
+
+
+def test_taking_over_passes_over_who_went_down_meanwhile() -> None:
+    """The race's winner lost its path while others were tried: the next one is asked."""
+    made, packet = decided_by_race()
+    made.handle(ReplyTupleTaken(key(1), 2), T0 + 30)
+    made.handle(ReplyTupleTaken(key(1), 3), T0 + 40)
+    made.handle(BackendState(2, False), T0 + 45)
+    play(
+        made,
+        (
+            T0 + 50,
+            ReplyTupleTaken(key(1), 1),
+            [WriteBinding(packet, 3, Mode.RACE, Reason.TUPLE_TAKEN, 50, take_over=True)],
+        ),
+    )
 
 
 def test_a_taken_reply_tuple_never_leads_to_a_backend_that_refused() -> None:
@@ -82,7 +116,16 @@ def test_a_taken_reply_tuple_never_leads_to_a_backend_that_refused() -> None:
         (
             T0 + 30,
             ReplyTupleTaken(key(1), 1),
-            [WriteBinding(first(1), NO_BACKEND, Mode.REFUSED, Reason.TUPLE_TAKEN, 30)],
+            [WriteBinding(first(1), 1, Mode.RACE, Reason.RACE_WON, 30, take_over=True)],
+        ),
+        (
+            T0 + 40,
+            ReplyTupleTaken(key(1), 1),
+            [
+                WriteBinding(
+                    first(1), NO_BACKEND, Mode.REFUSED, Reason.TUPLE_TAKEN, 40, take_over=True
+                )
+            ],
         ),
     )
 

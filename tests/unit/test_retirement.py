@@ -10,7 +10,7 @@ from xdp_router.core import abi
 from xdp_router.core.model import Backend
 from xdp_router.daemon.retirement import Retirement
 
-FLOW, PENDING = Struct("=56xI68x"), Struct("=36xI56x")
+FLOW, PENDING = Struct("=56xI68x"), Struct("=36xI64x")
 assert (FLOW.size, PENDING.size) == (abi.FLOW_ENTRY_SIZE, abi.PENDING_FLOW_SIZE)
 
 

@@ -71,10 +71,7 @@ class Services:
         self._map = BpfMap(fd)
 
     def write(self, endpoint: Endpoint, value: abi.ServiceValue) -> None:
-        """Set one service. Raises BpfError: E2BIG when the table is full.
-
-        ``stateless_until_ns`` in it belongs to XDP: pass on what ``read`` gave.
-        """
+        """Set one service. Raises BpfError: E2BIG when the table is full."""
         self._map.write(abi.pack_endpoint_key(endpoint), abi.pack_service(value))
 
     def read(self, endpoint: Endpoint) -> abi.ServiceValue | None:
@@ -260,6 +257,29 @@ class Tokens:
         self._map.write(_u32(slot), abi.pack_token_bucket(credit_ns, now_ns) * possible_cpus())
 
 
+class Pressure:
+    """``pressure``: what XDP noticed about the tables. Times are CLOCK_MONOTONIC; 0: never."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def table_full_ns(self) -> int:
+        """When a proven flow last found no room in ``flow_table``."""
+        return self._read(0)[0]
+
+    def stateless_until_ns(self, service: int) -> int:
+        """Until when segments of a service without a binding are hashed."""
+        return self._read(1 + service)[1]
+
+    def reset(self, service: int) -> None:
+        """Forget what was noticed about a service; its number is another one's now."""
+        self._map.write(_u32(1 + service), abi.pack_pressure(0))
+
+    def _read(self, slot: int) -> tuple[int, int]:
+        raw = self._map.read(_u32(slot))
+        return abi.unpack_pressure(raw) if raw is not None else (0, 0)
+
+
 class Maps:
     """All of them, over a data plane's map fds. The fds stay the caller's."""
 
@@ -275,6 +295,7 @@ class Maps:
         self.control = Control(fds["control"])
         self.counters = Counters(fds["counters"])
         self.tokens = Tokens(fds["tokens"])
+        self.pressure = Pressure(fds["pressure"])
 
 
 def _items(table: BpfMap) -> Iterator[tuple[bytes, bytes]]:

@@ -144,6 +144,6 @@ def judge_fill(flows: int, max_flows: int) -> Finding:
     return warn(
         "flow_table",
         "flow_table",
-        f"{text}: when it is full, new flows are hashed and forgotten after pending_idle",
+        f"{text}: when it is full, new flows are hashed, and have no place of their own",
         "raise max_flows (about 400 bytes of kernel memory a flow), or lower flow_idle",
     )

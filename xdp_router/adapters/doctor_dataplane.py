@@ -42,8 +42,9 @@ _TROUBLE = {
         "detach and attach again; report it",
     ),
     "promote_table_full": (
-        "flows found no room in flow_table: they work, and are forgotten after pending_idle",
-        "raise max_flows, or lower flow_idle",
+        "flows found no room in flow_table: they work from pending_flows, whose oldest entries go "
+        "first, and are hashed when theirs are gone",
+        "raise max_flows (attach --max-flows), or lower flow_idle",
     ),
     "promote_conflict": (
         "an established flow's reply tuple was taken by another flow",
@@ -80,9 +81,16 @@ _TROUBLE = {
 }
 
 
+_FULL_S = 60.0
+"""A table in which a flow found no room this short ago is still called full."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the maps of one data plane say. Ports are the first and the last probe port."""
+    """What the maps of one data plane say. Ports are the first and the last probe port.
+
+    ``full_ns``: when a flow last found no room in ``flow_table``; 0: never.
+    """
 
     beat_ns: int
     stale_ns: int
@@ -91,6 +99,7 @@ class Facts:
     counters: Mapping[str, int]
     pending: int
     pending_max: int
+    full_ns: int = 0
 
 
 def read_facts(instance: InstanceRef) -> Facts | None:
@@ -109,6 +118,7 @@ def read_facts(instance: InstanceRef) -> Facts | None:
             counters=maps.counters.read(),
             pending=_entries(plane.maps["pending_flows"]),
             pending_max=bpf.map_info(plane.maps["pending_flows"]).max_entries,
+            full_ns=maps.pressure.table_full_ns(),
         )
     finally:
         plane.close()
@@ -141,6 +151,16 @@ def judge_facts(subject: str, facts: Facts, now_ns: int) -> Iterator[Finding]:
     else:
         text = f"{facts.pending} of {facts.pending_max} entries"
         yield ok("pending_flows", "pending_flows", text)
+    full_s = (now_ns - facts.full_ns) / 1e9
+    if facts.full_ns and full_s < _FULL_S:
+        yield warn(
+            "flow_table_full",
+            "flow_table",
+            f"is full: {full_s:.0f} s ago a flow found no room among {facts.max_flows}; new ones "
+            "are hashed, not raced",
+            "raise max_flows (attach --max-flows): detach and attach, a table cannot grow; or "
+            "lower flow_idle",
+        )
     troubled = False
     for name, (text, mend) in _TROUBLE.items():
         count = facts.counters.get(name, 0)

@@ -69,7 +69,7 @@ class Instance:
         return totals
 
     def flows(self, limit: int) -> Iterator[dict[str, Any]]:
-        """At most ``limit`` flows: established ones first, then those still opening."""
+        """At most ``limit`` flows: those in ``flow_table`` first, then the rest."""
         left = limit
         for plane in self._planes:
             for flow in PlaneFlows(plane).rows():
@@ -141,6 +141,8 @@ class PlaneFlows:
             reply = abi.unpack_pending(raw) if raw is not None else None
         if entry.flags & abi.PENDING_CLOSED or (reply and reply.flags & abi.PENDING_CLOSED):
             state = "closed"
+        elif entry.flags & abi.PENDING_PROVEN:
+            state = "stateless"
         bound = entry.backend != NO_BACKEND
         row = self._row(key, entry.service, entry.backend)
         row.update(

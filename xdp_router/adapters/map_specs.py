@@ -143,7 +143,7 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         MapType.ARRAY,
         _U32,
         abi.PRESSURE_SIZE,
-        lambda s: 1,
+        lambda s: 1 + _headroom(s.services),
     ),
     MapSpec(
         "counters",

@@ -73,6 +73,7 @@ PENDING_SYNACK = 0x01
 PENDING_REFUSED = 0x02
 PENDING_CLOSED = 0x04
 PENDING_PROVEN = 0x08
+PENDING_FIN = 0x10
 FLOW_FIN = 0x01
 FLOW_RST = 0x02
 IF_BOUNCE_REDIRECT = 0x01
@@ -89,21 +90,21 @@ SHARE_ONE = 256
 
 # Four-tuples are big-endian in every struct; they are packed apart and put in as bytes.
 _TUPLE = Struct(">IIHH")
-_SERVICE = Struct("=4Q4I4B4x")
+_SERVICE = Struct("=3Q4I4B4x")
 _BACKEND = Struct("=6sBBII4s6s6sH2x")
 _BACKEND_REF = Struct("=II")
 _HASH_TABLE = Struct(f"={HASH_SLOTS}I4x")
-_PENDING = Struct("=4Q4I12s6s6s3IH4BxxI")
-_FLOW = Struct("=3Q3I4B12sHHII6s6s6sBBIQQ5I4x")
-_PENDING_AGING = Struct("=8xQ80x")
+_PENDING = Struct("=4Q4I12s6s6s3IH4BxxIII")
+_FLOW = Struct("=3Q3I4B12sHHII6s6s6sBBIQQ6I")
+_PENDING_AGING = Struct("=8xQ71xB16x")
 _FLOW_AGING = Struct("=Q28xBBxB88x")
-_PENDING_BACKEND = Struct("=36xI56x")
+_PENDING_BACKEND = Struct("=36xI64x")
 _FLOW_BACKEND = Struct("=56xI68x")
 _FLOW_CLIENT = Struct("=39xB20xI64x")
 _TOKENS = Struct("=QQQ")
 _PREFIX = Struct(">I")
 _SHARE = Struct("=I")
-_PRESSURE = Struct("=Q")
+_PRESSURE = Struct("=QQ")
 _INTERFACE = Struct("=6s6sI4sI")
 _CONTROL = Struct("=13Q6I2HI")
 _REINJECT = Struct("=QI4x")
@@ -139,9 +140,9 @@ def pack_service(value: ServiceValue) -> bytes:
 def unpack_service(data: Buffer) -> ServiceValue:
     """Read a ``services`` value."""
     fields = read_fields(_SERVICE, data, "service")
-    fields[8] = read_enum(Mode, fields[8], "service")
-    fields[9] = read_enum(Forwarding, fields[9], "service")
-    fields[10] = read_enum(Orphans, fields[10], "service")
+    fields[7] = read_enum(Mode, fields[7], "service")
+    fields[8] = read_enum(Forwarding, fields[8], "service")
+    fields[9] = read_enum(Orphans, fields[9], "service")
     return ServiceValue(*fields)
 
 
@@ -213,14 +214,15 @@ def unpack_event_share(data: Buffer) -> int:
     return int(read_fields(_SHARE, data, "event_share")[0])
 
 
-def pack_pressure(table_full_ns: int) -> bytes:
-    """Bytes of the ``pressure`` value; for tests."""
-    return _PRESSURE.pack(table_full_ns)
+def pack_pressure(table_full_ns: int, stateless_until_ns: int = 0) -> bytes:
+    """Bytes of a ``pressure`` value."""
+    return _PRESSURE.pack(table_full_ns, stateless_until_ns)
 
 
-def unpack_pressure(data: Buffer) -> int:
-    """``table_full_ns`` of the ``pressure`` value."""
-    return int(read_fields(_PRESSURE, data, "pressure")[0])
+def unpack_pressure(data: Buffer) -> tuple[int, int]:
+    """``table_full_ns`` and ``stateless_until_ns`` of a ``pressure`` value."""
+    table_full_ns, stateless_until_ns = read_fields(_PRESSURE, data, "pressure")
+    return table_full_ns, stateless_until_ns
 
 
 def pack_interface(value: InterfaceValue) -> bytes:
@@ -296,6 +298,8 @@ def pack_forward_pending(
         mode,
         reason,
         0,
+        0,
+        0,
     )
 
 
@@ -329,6 +333,8 @@ def pack_reply_pending(
         0,
         mode,
         reason,
+        0,
+        0,
         0,
     )
 
@@ -371,8 +377,8 @@ def peer_key(key: Buffer, value: Buffer) -> bytes:
     return new[4:8] + new[0:4] + new[10:12] + new[8:10] + bytes(key[12:16])
 
 
-def iter_pending_aging(values: Buffer) -> Iterator[tuple[int]]:
-    """``(last_seen_ns,)`` of each of many ``pending_flows`` values in a row; for aging."""
+def iter_pending_aging(values: Buffer) -> Iterator[tuple[int, int]]:
+    """``(last_seen_ns, flags)`` of each of many ``pending_flows`` values in a row; for aging."""
     return _PENDING_AGING.iter_unpack(values)
 
 

@@ -126,7 +126,6 @@ class ServiceValue:
     """``struct service``, a value of ``services``."""
 
     deadline_ns: int
-    stateless_until_ns: int
     event_interval_ns: int
     event_burst_ns: int
     id: int
@@ -182,6 +181,8 @@ class PendingValue:
     mode: Mode
     reason: Reason
     window: int
+    seq: int = 0
+    ack: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class FlowEntryValue:
     fppl_ns: int
     synack_us: int
     first_data_us: int
+    later_syn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

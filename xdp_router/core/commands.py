@@ -23,6 +23,7 @@ class WriteBinding:
     """Insert REPLY, then FORWARD, both NOEXIST, for a held flow.
 
     ``backend`` NO_BACKEND (mode REFUSED) inserts FORWARD alone, flagged refused.
+    ``take_over``: a reply tuple whose flow is over may be had.
     Answer with BindingWritten, BindingTaken, ReplyTupleTaken or BindingFailed.
     """
 
@@ -31,6 +32,7 @@ class WriteBinding:
     mode: Mode
     reason: Reason
     latency_ns: int
+    take_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,16 @@ _HANDOFFS = {"check": KernelHandoff.CHECK, "set": KernelHandoff.SET, "off": Kern
 _SYNTAX_LINE = re.compile(r" ?\(at line (\d+), column \d+\)$")
 
 
+MAX_FLOWS = (1_000, 16_000_000)
+"""The least and the most that ``max_flows`` may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Limits and times of the whole router: the ``[router]`` table. Rates are per second."""
 
     max_flows: int = 500_000
+    pending_flows: int = 65_536
     event_rate: int = 50_000  # first-packet events of all services together
     service_event_rate: int = 50_000  # of one service that names no rate of its own
     event_burst: int = 2_000
@@ -163,7 +168,8 @@ def _read_settings(table: Table) -> Settings:
     low, high = table.port_range("probe_ports", (default.probe_port_min, default.probe_port_max))
     rate = 10_000_000
     settings = Settings(
-        max_flows=table.integer("max_flows", default.max_flows, 1_000, 16_000_000),
+        max_flows=table.integer("max_flows", default.max_flows, *MAX_FLOWS),
+        pending_flows=table.integer("pending_flows", default.pending_flows, 1_024, 16_000_000),
         event_rate=table.integer("event_rate", default.event_rate, 1, rate),
         service_event_rate=table.integer("service_event_rate", default.service_event_rate, 1, rate),
         event_burst=table.integer("event_burst", default.event_burst, 1, 1_000_000),

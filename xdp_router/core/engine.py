@@ -306,7 +306,7 @@ class Engine:
         flow.choose(backend, mode, reason, now_ns)
         first = flow.first
         latency_ns = min(max(now_ns - first.seen_ns, 0), MAX_LATENCY_NS)
-        out.append(WriteBinding(first, backend, mode, reason, latency_ns))
+        out.append(WriteBinding(first, backend, mode, reason, latency_ns, flow.take_over))
 
     # What became of the choice
 
@@ -352,15 +352,22 @@ class Engine:
             self._counters["binding_answers_unmatched"] += 1
             return
         self._counters["binding_tuple_taken"] += 1
-        flow.tried += (event.backend,)
-        reason = Reason.TUPLE_TAKEN
+        flow.meet_taken_tuple()
+        choice = None if flow.take_over else self._free_candidate(flow)
+        if choice is None:
+            # Second best: a backend that has just had this tuple may be in TIME_WAIT.
+            flow.take_over = True
+            usable = [each for each in flow.taken if each[0] in self._up]
+            choice, flow.taken = (usable[0] if usable else _NOBODY), usable[1:]
+        self._choose(flow, *choice, now_ns, out)
+
+    def _free_candidate(self, flow: Flow) -> tuple[int, Mode, Reason] | None:
+        """Who answered, in order, then the rest by hash; None: all of them were tried."""
         for backend in flow.evidence.answered:
             if backend in self._up and backend not in flow.tried:
-                self._choose(flow, backend, Mode.RACE, reason, now_ns, out)
-                return
+                return backend, Mode.RACE, Reason.TUPLE_TAKEN
         backend = self._hashed(flow)
-        mode = Mode.REFUSED if backend == NO_BACKEND else Mode.HASH
-        self._choose(flow, backend, mode, reason, now_ns, out)
+        return None if backend == NO_BACKEND else (backend, Mode.HASH, Reason.TUPLE_TAKEN)
 
     def _binding_failed(self, event: BindingFailed, now_ns: int, out: list[Command]) -> None:
         flow = self._answered(event.key)
@@ -471,6 +478,7 @@ class Engine:
         out.extend(self._tables.take(now_ns))
 
 
+_NOBODY = (NO_BACKEND, Mode.REFUSED, Reason.TUPLE_TAKEN)
 _COUNTED_AS = {mode: f"decided_{mode.name.lower()}" for mode in Mode}
 
 

@@ -130,6 +130,8 @@ class Flow:
         "reason",
         "service",
         "state",
+        "take_over",
+        "taken",
         "tried",
         "unfit",
     )
@@ -155,6 +157,10 @@ class Flow:
         self.unfit = unfit
         self.excluded = excluded
         """Unfit backends that are passed over as long as there is another one."""
+        self.take_over = False
+        """Nobody's tuple is free: those of flows that are over may be had."""
+        self.taken: list[tuple[int, Mode, Reason]] = []
+        """The choices that met them, in order; while taking over, those that are left."""
 
     @property
     def itself(self) -> frozenset[int]:
@@ -171,6 +177,13 @@ class Flow:
         self.mode = mode
         self.reason = reason
         self.decided_ns = now_ns
+
+    def meet_taken_tuple(self) -> None:
+        """The choice cannot be had: its reply tuple belongs to another flow."""
+        assert self.mode is not None
+        self.tried += (self.backend,)
+        if not self.take_over:
+            self.taken.append((self.backend, self.mode, self.reason))
 
     def settle(self) -> Decision:
         """The choice is final: move to the state it leads to and return its record.

@@ -8,6 +8,7 @@ from . import (
     degrade,
     first,
     foreign,
+    full,
     handoff,
     handshake,
     icmp,
@@ -15,6 +16,8 @@ from . import (
     isn,
     orphans,
     probes,
+    restart,
+    takeover,
 )
 
 CASES = [
@@ -31,4 +34,7 @@ CASES = [
     *icmp.CASES,
     *icmp_sent.CASES,
     *handoff.CASES,
+    *full.CASES,
+    *restart.CASES,
+    *takeover.CASES,
 ]

@@ -18,11 +18,13 @@ from .flows import (
     AGE_NS,
     flow_keys,
     forward_key,
+    forward_value,
     put_flow,
     put_pending,
     reply,
     reply_entry,
     reply_key,
+    reply_value,
     seen,
     seen_key,
     seen_value,
@@ -42,6 +44,7 @@ from .world import (
     ROUTER_MAC_C,
     SECOND,
     SHOP,
+    SHOP_B1,
     WEB,
     Given,
     Server,
@@ -224,6 +227,12 @@ def shop_flow(world: World) -> None:
     put_flow(world, flow_keys(B1, SHOP)[1], reply_entry(world, B1, service=SHOP))
 
 
+def shop_flow_pending(world: World) -> None:
+    """A pending one, which lives."""
+    put_pending(world, forward_key(SHOP), forward_value(world, SHOP_B1))
+    put_pending(world, reply_key(SHOP_B1), reply_value(world, SHOP_B1, SHOP))
+
+
 CHAIN = [
     decides("daemon silent: the fallback", *STALE, then=(tables_hold(2, 0),)),
     decides("daemon never came: the fallback", "heartbeat_stale", Reason.NO_HEARTBEAT,
@@ -284,8 +293,9 @@ NOBODY = [
             counters={"heartbeat_stale": 1}),
     _nobody("the fourth try would fit", silent, fallback_is(None), down(B3),
             hash_table(B3, B3, B3, B2), counters={"heartbeat_stale": 1}),
-    _nobody("all reply tuples taken", silent, TAKEN, reply(B2, SHOP), entries=2,
-            counters={"heartbeat_stale": 1, "pending_reply_taken": 2}),
+    _nobody("all reply tuples taken", silent, hash_table(), shop_flow_pending,
+            entries=2,
+            counters={"heartbeat_stale": 1, "pending_reply_taken": 1}),
     _nobody("and the held first packet is forgotten", overdue, *ALL_DOWN,
             counters={"deadline_passed": 1}),
     _nobody("SYN with data, the acknowledgement counts it", silent, *ALL_DOWN,

@@ -51,7 +51,7 @@ def _wrongly_changed(frame: bytes, out: bytes, hops: int) -> list[str]:
     if len(out) != len(frame):
         return [f"another length, {len(out)}"]
     if is_icmp(frame):
-        return _wrongly_translated(frame, out)
+        return _wrongly_translated(frame, out, hops)
     at = l3_offset(frame)
     tcp = at + (frame[at] & 15) * 4
     spans = [MACS]
@@ -68,8 +68,8 @@ def _wrongly_changed(frame: bytes, out: bytes, hops: int) -> list[str]:
     ]
 
 
-def _wrongly_translated(frame: bytes, out: bytes) -> list[str]:
-    """An error keeps all but outer and embedded addresses, ports and sums; its TTL falls by one."""
+def _wrongly_translated(frame: bytes, out: bytes, hops: int) -> list[str]:
+    """An error keeps all but outer and embedded addresses, ports and sums, and its TTL."""
     at = l3_offset(frame)
     message = at + (frame[at] & 15) * 4
     inner = message + 8
@@ -78,7 +78,7 @@ def _wrongly_translated(frame: bytes, out: bytes) -> list[str]:
     spans += [(at + begin, at + end) for begin, end in (TTL, IP_SUM_TO_ADDRESSES)]
     spans += [(inner + begin, inner + end) for begin, end in (IP_SUM_TO_ADDRESSES,)]
     spans += [(tcp + begin, tcp + end) for begin, end in (PORTS, TCP_SUM)]
-    found = [] if out[at + 8] == frame[at + 8] - 1 > 0 else [f"TTL became {out[at + 8]}"]
+    found = [] if out[at + 8] == frame[at + 8] - hops > 0 else [f"TTL became {out[at + 8]}"]
     return found + [
         f"byte {index} changed"
         for index in range(len(frame))

@@ -49,7 +49,6 @@ from .world import (
     SERVER_ISN,
     SERVER_SCALE,
     SHOP,
-    WEB,
     Given,
     Server,
     World,
@@ -336,8 +335,9 @@ NOT_PROMOTED = [
     waits("not promoted: the entry's zero is no SYN-ACK", LAST_ACK.but(ack=1), given=PENDING),
     waits("not promoted: half of the SYN's data", LAST_ACK.but(seq=CLIENT_ISN + 3),
           given=(seen(), reply(synack=True), forward(syn_data=5))),
-    waits("not promoted: REPLY is another flow's", LAST_ACK,
-          given=(seen(), reply(B1, SHOP, synack=True), forward())),
+    answered("REPLY is another flow's: this one is lost", to_service(LAST_ACK),
+             rst_to_client(SERVER_ISN + 1, 0, RST), counters={"orphan_reset": 1},
+             given=(seen(), reply(B1, SHOP, synack=True), forward()), then=(tables_hold(3, 0),)),
     waits("RST with the right numbers closes, and does not promote", LAST_ACK.but(flags=RST | ACK),
           _closed(True)),
     waits("RST with another number closes nothing",
@@ -352,7 +352,7 @@ def _foreign_reply_flow(world: World) -> None:
     put_flow(world, flow_keys()[1], reply_entry(world, service=SHOP))
 
 
-def _fill_table(leave: int) -> Given:
+def fill_table(leave: int) -> Given:
     """Other flows take flow_table, but for some places."""
 
     def fill(world: World) -> None:
@@ -364,24 +364,28 @@ def _fill_table(leave: int) -> Given:
     return fill
 
 
-def _stateless(world: World, started_ns: int) -> None:
-    value = world.maps.services.read(endpoint_of(WEB))
-    assert value is not None
-    window_ns = world.control().orphan_window_ns
-    assert 0 <= value.stateless_until_ns - window_ns - started_ns < 60_000_000_000
+def stateless_ahead(world: World, started_ns: int) -> None:
+    """The table was found full, and from then on the service is stateless for its time."""
+    until_ns = world.maps.pressure.stateless_until_ns(0)
+    ahead_ns = world.control().orphan_window_ns * 9 // 8
+    assert 0 <= until_ns - ahead_ns - started_ns < 60_000_000_000
+    assert until_ns - ahead_ns == world.maps.pressure.table_full_ns()
 
 
 def _table_full(leave: int) -> Case:
     def entries(world: World, started_ns: int) -> None:
         tables_hold(3, world.maps.flow_table.max_entries - leave)(world, started_ns)
 
+    proven = has_pending("FORWARD", forward_key(), flags=abi.PENDING_PROVEN)
+    both = abi.PENDING_SYNACK | abi.PENDING_PROVEN
+    known = reply_has(flags=both, seq=SERVER_ISN + 1, ack=CLIENT_ISN + 1)
     return forwarded(
         f"ACK when flow_table has room for {leave}",
         to_service(LAST_ACK),
         to_backend(LAST_ACK),
-        given=(*ANSWERED, _fill_table(leave)),
+        given=(*ANSWERED, fill_table(leave)),
         counters={"promote_table_full": 1},
-        then=(entries, _stateless),
+        then=(entries, stateless_ahead, proven, known),
     )
 
 
@@ -391,7 +395,7 @@ TROUBLE = [
               counters={"promote_conflict": 1}, then=(tables_hold(3, 1),)),
     _table_full(0),
     _table_full(1),
-    promotes("ACK when flow_table has room for 2", LAST_ACK, given=(*ANSWERED, _fill_table(2))),
+    promotes("ACK when flow_table has room for 2", LAST_ACK, given=(*ANSWERED, fill_table(2))),
 ]  # fmt: skip
 
 CASES = [*REINJECTED, *SYN_AGAIN, *FROM_BACKEND, *PROMOTED, *NOT_PROMOTED, *TROUBLE]

@@ -118,7 +118,7 @@ def hash_orphans(world: World) -> None:
 
 
 def _stateless(ahead_ns: int) -> Given:
-    return lambda world: world.change_service(stateless_until_ns=world.now_ns + ahead_ns)
+    return lambda world: world.write_pressure(stateless_ns=world.now_ns + ahead_ns)
 
 
 def hashed(

@@ -152,13 +152,13 @@ class World:
         self.now_ns = time.monotonic_ns()
         self._write_service(WEB, self.service())
         self._write_service(SHOP, self.service(1))
+        self.write_pressure()
         self.maps.control.write(self.control())
 
     def service(self, number: int = 0) -> abi.ServiceValue:
         """A service's value at the start."""
         return abi.ServiceValue(
             deadline_ns=100 * SECOND,
-            stateless_until_ns=0,
             event_interval_ns=0,
             event_burst_ns=0,
             id=number,
@@ -208,6 +208,14 @@ class World:
         """Write a service with other values."""
         value = dataclasses.replace(self.service(number), **change)
         self._write_service(SHOP if number else WEB, value)
+
+    def write_pressure(self, full_ns: int = 0, stateless_ns: int = 0) -> None:
+        """Write when the table was last found full, and until when services are stateless."""
+        table = bpf.BpfMap(self.program.plane.maps["pressure"])
+        table.write((0).to_bytes(4, "little"), abi.pack_pressure(full_ns))
+        for number in (0, 1):
+            slot = (1 + number).to_bytes(4, "little")
+            table.write(slot, abi.pack_pressure(0, stateless_ns))
 
     def change_control(self, **change: Any) -> None:
         """Write control with other values."""

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A full flow_table. Old flows are never touched for a new one: a flow that finds no room
+ * stays in pending_flows, and is decided by hash, so that who loses its entries there is
+ * hashed to the same backend again.
+ */
+#ifndef XR_PRESSURE_H
+#define XR_PRESSURE_H
+
+#include "clock.h"
+#include "maps.h"
+
+/* A table in which a flow found no room counts as full for as long: while new flows keep
+ * coming and finding none, all of them are hashed; a second after the last one, one is raced
+ * again, and finds out. */
+#define TABLE_FULL_NS 1000000000ULL
+
+/* One of the flows without a place in the table asks again, at most every so often. */
+#define TABLE_RETRY_NS 10000000ULL
+
+static __always_inline __u64 table_full_since(void)
+{
+	struct pressure *pressure = pressure_lookup(0);
+
+	return pressure ? pressure->table_full_ns : 0;
+}
+
+static __always_inline void note_table_full(__u64 now_ns)
+{
+	struct pressure *pressure = pressure_lookup(0);
+
+	if (pressure)
+		pressure->table_full_ns = now_ns;
+}
+
+static __always_inline int table_is_full(__u64 now_ns)
+{
+	__u64 full_ns = table_full_since();
+
+	return full_ns && !older_than(full_ns, TABLE_FULL_NS, now_ns);
+}
+
+static __always_inline int service_is_stateless(__u32 service, __u64 now_ns)
+{
+	struct pressure *pressure = pressure_lookup(1 + service);
+
+	return pressure && now_ns < pressure->stateless_until_ns;
+}
+
+/*
+ * A flow of the service has spoken that has no place in flow_table: while it may be silent,
+ * segments without a binding are hashed. Written an eighth ahead, not for each packet.
+ */
+static __always_inline void extend_stateless(__u32 service, const struct control *control,
+					     __u64 now_ns)
+{
+	struct pressure *pressure = pressure_lookup(1 + service);
+	__u64 window_ns = control->orphan_window_ns;
+
+	if (pressure && pressure->stateless_until_ns < now_ns + window_ns)
+		pressure->stateless_until_ns = now_ns + window_ns + window_ns / 8;
+}
+
+#endif
