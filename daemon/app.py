@@ -59,6 +59,7 @@ from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
+from .shares import SharesKeeper
 from .signals import Interrupted, Signals, held
 from .views import decision_line, handlers
 from .watchdog import Watchdog
@@ -156,6 +157,7 @@ class Router:
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
+        self._spawn(self._shares.run(), "event shares")
         self._spawn(GarbageKeeper(self._is_quiet).run(), "garbage")
         lost: list[NotOurs] = []
 
@@ -249,6 +251,7 @@ class Router:
             services=len(self.config.services),
             backends=len(self._backends),
             interfaces=len(self.options.interfaces),
+            pending=settings.max_pending,
         )
         if self._former is not None:
             self._adopt(self._former, sizes, undo)
@@ -267,6 +270,7 @@ class Router:
         adopted = self._former is not None
         self.state = KernelState(self.plane, self.config, adopted=adopted, retired=self._retired)
         self.state.write_all()
+        self._shares = SharesKeeper(self.state.maps, self.config.settings.event_rate)
 
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings

@@ -8,7 +8,6 @@ rewrites one value and nothing is read back.
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import time
 from collections import Counter
@@ -21,23 +20,12 @@ from xdp_router.adapters.names import Names
 from xdp_router.adapters.netlink import Path
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.event_budget import deep_ring, price
 from xdp_router.core.model import Backend, Endpoint, Service
 
 _NO_MAC = bytes(6)
 _NS_PER_S = 1_000_000_000
 _NOBODY = abi.BackendValue(0, 0, 0, 0, 0, 0, 0, _NO_MAC, _NO_MAC, 0)
-
-
-def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
-    """One CPU's share of ``rate`` events a second: (interval_ns, burst_ns).
-
-    The share is even among the CPUs that are online; where all first packets arrive on one of
-    them, that one has ``rate / CPUs``.
-    """
-    # Not the possible ones: a virtual machine may have room for a hundred more than it has.
-    cpus = os.cpu_count() or 1
-    interval_ns = _NS_PER_S * cpus // rate
-    return interval_ns, max(interval_ns, interval_ns * burst // cpus)
 
 
 class KernelState:
@@ -85,7 +73,7 @@ class KernelState:
         self.maps.tokens.fill(abi.TOKENS_ICMP, 0, now_ns - _NS_PER_S)
         indexed: set[Endpoint] = set()
         for service in self._config.services:
-            interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
+            interval_ns, burst_ns = price(service.event_rate, settings.event_burst)
             value = abi.ServiceValue(
                 deadline_ns=service.deadline_ns,
                 stateless_until_ns=0,
@@ -208,7 +196,8 @@ class KernelState:
 
     def _write_control(self) -> None:
         settings = self._config.settings
-        interval_ns, burst_ns = budget_per_cpu(settings.event_rate, settings.event_burst)
+        interval_ns, burst_ns = price(settings.event_rate, settings.event_burst)
+        prefix_ns, prefix_burst_ns = price(settings.event_rate_per_prefix, settings.event_burst)
         now_ns = time.monotonic_ns()
         self.maps.control.write(
             abi.ControlValue(
@@ -222,6 +211,9 @@ class KernelState:
                 orphan_window_ns=settings.pending_idle_ns,
                 event_interval_ns=interval_ns,
                 event_burst_ns=burst_ns,
+                prefix_interval_ns=prefix_ns,
+                prefix_burst_ns=prefix_burst_ns,
+                ring_deep=deep_ring([each.deadline_ns for each in self._config.services]),
                 probe_key=self.probe_key,
                 abi_version=abi.ABI_VERSION,
                 generation=self.former.generation + 1,

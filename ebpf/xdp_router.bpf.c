@@ -25,6 +25,7 @@
 #include "lib/flow.h"
 #include "lib/binding.h"
 #include "lib/promote.h"
+#include "lib/budget.h"
 #include "lib/syn.h"
 #include "lib/probe.h"
 
@@ -212,6 +213,7 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	struct pending_flow *forward;
 	struct endpoint_key service_key;
 	struct service *service;
+	struct control *control;
 	struct bind bind = {};
 	struct flow_key key;
 	struct packet p;
@@ -227,6 +229,9 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.now_ns = scratch->decide.now_ns;
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
+	control = control_lookup();
+	if (control && is_one_of_many(bind.reason))
+		hash_orphans(service, control, bind.now_ns);
 	result = decide(ctx, &p, service, &bind);
 	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key); /* ours, or the daemon's, which came meanwhile */

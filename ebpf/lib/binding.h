@@ -204,8 +204,28 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 }
 
 /*
+ * Decided because there are too many: new entries may push the flow's out before its handshake
+ * is over. Then its next segment is an orphan, which the hash sends to the same backend.
+ */
+static __always_inline int is_one_of_many(__u8 reason)
+{
+	return reason == XR_REASON_BUDGET || reason == XR_REASON_BACKLOG ||
+	       reason == XR_REASON_RING_FULL;
+}
+
+/* Lets orphans be hashed from now on for a time. Seldom written: all CPUs read it. */
+static __always_inline void hash_orphans(struct service *service, const struct control *control,
+					 __u64 now_ns)
+{
+	__u64 window_ns = control->orphan_window_ns;
+
+	if (older_than(service->stateless_until_ns, 0, now_ns + window_ns - window_ns / 8))
+		service->stateless_until_ns = now_ns + window_ns;
+}
+
+/*
  * The degrade chain: configured fallback, if up, then consistent hash over backends
- * that are up. Returns BIND_DONE, BIND_OTHERS, or BIND_FAILED when nobody can take the flow.
+ * that are up; by hash alone, where an orphan has to find the same one. Returns BIND_DONE, BIND_OTHERS, or BIND_FAILED when nobody can take the flow.
  */
 static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct bind *bind)
@@ -220,8 +240,9 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 		if (!attempt) {
 			bind->backend = service->fallback;
 			bind->mode = XR_MODE_FALLBACK;
-			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN)
-				continue; /* an orphan was never on the fallback by intent */
+			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN ||
+			    is_one_of_many(bind->reason))
+				continue;
 		} else {
 			bind->backend = hash_pick(service, hash);
 			bind->mode = XR_MODE_HASH;

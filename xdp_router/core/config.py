@@ -34,6 +34,8 @@ class Settings:
     event_rate: int = 50_000  # first-packet events of all services together
     service_event_rate: int = 50_000  # of one service that names no rate of its own
     event_burst: int = 2_000
+    event_rate_per_prefix: int = 5_000  # of one source /24; 0: no limit
+    max_pending: int = 262_144  # entries of pending_flows, up to three a flow
     probe_rate: int = 1_000  # probes to one backend
     probe_burst: int = 100
     probe_port_min: int = 61_000  # inclusive, as is the other end
@@ -166,6 +168,10 @@ def _read_settings(table: Table) -> Settings:
         event_rate=table.integer("event_rate", default.event_rate, 1, rate),
         service_event_rate=table.integer("service_event_rate", default.service_event_rate, 1, rate),
         event_burst=table.integer("event_burst", default.event_burst, 1, 1_000_000),
+        event_rate_per_prefix=table.integer(
+            "event_rate_per_prefix", default.event_rate_per_prefix, 0, rate
+        ),
+        max_pending=table.integer("max_pending", default.max_pending, 4_096, 16_000_000),
         probe_rate=table.integer("probe_rate", default.probe_rate, 1, 1_000_000),
         probe_burst=table.integer("probe_burst", default.probe_burst, 1, 100_000),
         probe_port_min=low,

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet corpus: tables of what the program has to do with a frame, in which state."""
 
-from . import bound, closing, credible, degrade, first, foreign, handshake, isn, orphans, probes
+from . import (
+    bound,
+    budget,
+    closing,
+    credible,
+    degrade,
+    first,
+    foreign,
+    handshake,
+    isn,
+    orphans,
+    probes,
+)
 
 CASES = [
     *bound.CASES,
@@ -9,6 +21,7 @@ CASES = [
     *closing.CASES,
     *first.CASES,
     *degrade.CASES,
+    *budget.CASES,
     *handshake.CASES,
     *isn.CASES,
     *orphans.CASES,
