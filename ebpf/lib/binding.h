@@ -172,6 +172,12 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 		own_reply = 0; /* the daemon is deciding for the same backend just now */
 	} else if (result) {
 		return BIND_FAILED;
+	} else {
+		/*
+		 * A lookup marks the entry as used. Of those that are not, the LRU gives away the
+		 * newest first when all older ones are: within a burst of SYNs, before the SYN-ACK.
+		 */
+		pending_flows_lookup(&reply);
 	}
 	if ((backend->flags & XR_BACKEND_SHARED) && tuple_in_use(p, &reply)) {
 		if (own_reply)
