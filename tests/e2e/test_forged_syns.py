@@ -161,6 +161,25 @@ def test_a_million_syns_a_second(flooded: Flooded, way: str) -> None:
     assert not router.events("fault")
 
 
+def test_a_handshake_outlives_its_entries(private_mounts: Path) -> None:
+    """Most clients connect whose round trip is longer than entries live: the hash finds the same.
+
+    Those fail that were raced, because a hash does not know who has won.
+    """
+    settings = f"max_pending = 4096\n{AS_SHIPPED}"
+    with flooded_router(private_mounts, settings) as flooded:
+        far = Clients(flooded.far, flooded.router.service, timeout_s=4.0)
+        assert not far.during(0, 10, 1.0).failed
+        with flooded.forged.own.flooding(OFFERED, FLOOD_CPU):
+            time.sleep(1.0)  # full by now, and hashing
+            seen: list[Seen] = []
+            counted, _ = flooded.counters(lambda: seen.append(far.during(0, FAR_NEWCOMERS, 4.0)))
+        (found,) = seen
+        print(f"{len(found.connect_ms)} in, {len(found.failed)} not; {counted['orphan_hashed']}")
+        assert counted["orphan_hashed"] > len(found.connect_ms) / 4
+        assert len(found.connect_ms) > len(found.failed)
+
+
 def raced(router: Router) -> bool:
     """Whether a new connection's first packet was raced."""
     with connect(router) as peer:
