@@ -41,13 +41,12 @@ static __always_inline void token_spend(struct token_bucket *bucket, __u64 inter
 	bucket->credit_ns = credit_ns > interval_ns ? credit_ns - interval_ns : 0;
 }
 
-/* What an event costs here, from what it costs where all of a budget is one CPU's. */
-static __always_inline __u64 cpu_interval(__u64 interval_ns)
+/* What multiplies the price of an event here, in parts of XR_SHARE_ONE. */
+static __always_inline __u64 cpu_scale(void)
 {
 	struct event_share *share = event_shares_lookup(bpf_get_smp_processor_id());
-	__u32 scale = share ? share->scale : 0;
 
-	return scale ? interval_ns * scale / XR_SHARE_ONE : interval_ns;
+	return share && share->scale ? share->scale : XR_SHARE_ONE;
 }
 
 /* The bucket of the client's prefix; 0: it has none, and there was no memory for one. */
@@ -71,8 +70,9 @@ static __always_inline __u32 event_pay(const struct packet *p, const struct serv
 				       const struct control *control, __u64 now_ns)
 {
 	struct token_bucket *of_service = tokens_lookup(XR_TOKENS_SERVICE + service->id);
-	__u64 service_ns = cpu_interval(service->event_interval_ns);
-	__u64 all_ns = cpu_interval(control->event_interval_ns);
+	__u64 scale = cpu_scale();
+	__u64 service_ns = service->event_interval_ns * scale / XR_SHARE_ONE;
+	__u64 all_ns = control->event_interval_ns * scale / XR_SHARE_ONE;
 	struct token_bucket *of_all = tokens_lookup(XR_TOKENS_EVENTS);
 	struct token_bucket *of_prefix = 0;
 
