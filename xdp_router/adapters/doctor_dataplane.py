@@ -144,7 +144,7 @@ def judge_facts(subject: str, facts: Facts, now_ns: int) -> Iterator[Finding]:
             "pending_flows",
             f"{facts.pending} of {facts.pending_max} entries: a flood of SYNs, or more handshakes "
             "than fit; the oldest are evicted",
-            "see where SYNs come from, raise max_pending; established flows are elsewhere, and stay",
+            "see where SYNs come from, raise max_pending; established flows are elsewhere",
         )
     else:
         text = f"{facts.pending} of {facts.pending_max} entries"
