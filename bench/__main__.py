@@ -16,7 +16,16 @@ from typing import Any
 
 from xdp_router.lab import libc
 
-from . import connections, first_packet, forwarding, lifetime, program_run, reinjection, report
+from . import (
+    connections,
+    first_packet,
+    forwarding,
+    lifetime,
+    program_run,
+    reinjection,
+    report,
+    syn_flood,
+)
 from .rows import Options, Row
 
 Benchmark = Callable[[Options], Iterator[Row]]
@@ -29,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "race": first_packet.race_overhead,
     "rate": first_packet.decided_rate,
     "reinjection": reinjection.reinjection,
+    "syn-flood": syn_flood.syn_flood,
     "stall": connections.stall,
     "probes": connections.probe_share,
     "load": lifetime.loading,

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,17 @@ _PER_REQUEST = 2000
 class Router:
     """A running daemon and its lab."""
 
-    def __init__(self, lab: Lab, process: subprocess.Popen[bytes], control: Path) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        process: subprocess.Popen[bytes],
+        control: Path,
+        interfaces: Sequence[str],
+    ) -> None:
         self.lab = lab
         self.process = process
         self.control = control
-        self.plane = DataPlane.open(
-            instance_dir(lab.directory / "bpf" / "xdp-router", lab.router_interfaces)
-        )
+        self.plane = DataPlane.open(instance_dir(lab.directory / "bpf" / "xdp-router", interfaces))
         self.maps = Maps(self.plane.maps)
 
     def status(self) -> dict[str, Any]:
@@ -74,19 +78,26 @@ class Router:
 
 @contextmanager
 def running(
-    spec: LabSpec, settings: str = "", *, cpu: int | None = None, deadline: str = "50ms"
+    spec: LabSpec,
+    settings: str = "",
+    *,
+    cpu: int | None = None,
+    deadline: str = "50ms",
+    prepare: Callable[[Lab], Sequence[str]] = lambda lab: (),
 ) -> Iterator[Router]:
     """A lab with the daemon ready in it. ``settings``: lines of the ``[router]`` table.
 
-    ``cpu`` keeps the daemon on one CPU.
+    ``cpu`` keeps the daemon on one CPU. ``prepare`` adds to the lab what is to be there when the
+    router is attached, and gives the interfaces that it is attached to beside the lab's own.
     """
     with Lab(spec, prefix=f"xr-bench-{os.getpid()}") as lab:
         pins = lab.directory / "bpf"
         pins.mkdir()
         libc.mount("bpf", str(pins), "bpf")
         try:
-            process, control = _start(lab, pins / "xdp-router", settings, cpu, deadline)
-            router = Router(lab, process, control)
+            interfaces = (*lab.router_interfaces, *prepare(lab))
+            process, control = _start(lab, pins / "xdp-router", interfaces, settings, cpu, deadline)
+            router = Router(lab, process, control, interfaces)
             try:
                 yield router
             finally:
@@ -97,13 +108,18 @@ def running(
 
 
 def _start(
-    lab: Lab, pins: Path, settings: str, cpu: int | None, deadline: str
+    lab: Lab,
+    pins: Path,
+    interfaces: Sequence[str],
+    settings: str,
+    cpu: int | None,
+    deadline: str,
 ) -> tuple[subprocess.Popen[bytes], Path]:
     control, log = lab.directory / "control.sock", lab.directory / "router.log"
     config = lab.directory / "router.toml"
     text = lab.config_toml(deadline=deadline) + "\n[router]\n" + settings
     config.write_text(text, encoding="utf-8")
-    argv = [sys.executable, "-m", "xdp_router.daemon.main", "attach", *lab.router_interfaces]
+    argv = [sys.executable, "-m", "xdp_router.daemon.main", "attach", *interfaces]
     argv += ["--config", str(config), "--control", str(control), "--pins", str(pins)]
     argv += ["--loader", "object", "--log-format", "json"]
     with log.open("wb") as output:

@@ -29,7 +29,9 @@ _BATCH = 64
 _SETTLE_S = 0.05
 
 
-class _XdpMd(ct.Structure):
+class XdpMd(ct.Structure):
+    """``struct xdp_md`` of a test run."""
+
     _fields_ = [(name, ct.c_uint32) for name in ("data", "data_end", "data_meta")] + [
         (name, ct.c_uint32) for name in ("ingress_ifindex", "rx_queue_index", "egress_ifindex")
     ]
@@ -68,7 +70,7 @@ class Generator:
         self._namespace = namespace
         self._ifindex = links.ifindex(namespace, ifname)
         self._frame = ct.create_string_buffer(2048)
-        self._ctx = _XdpMd(ingress_ifindex=self._ifindex)
+        self._ctx = XdpMd(ingress_ifindex=self._ifindex)
         self._run = bpf.TestRun(
             loaded.programs["generate"],
             self._frame,

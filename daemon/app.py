@@ -65,6 +65,7 @@ from .ownership import NotOurs, Ownership
 from .probe_numbers import ProbeNumbers
 from .reply_paths import ReplyPaths
 from .retirement import Retirement
+from .shares import SharesKeeper
 from .signals import Interrupted, Signals, held
 from .views import handlers
 from .watchdog import Watchdog
@@ -175,6 +176,7 @@ class Router:
         self._watch(undo, names)
         undo.push_async_callback(self._cancel_tasks)
         self._spawn(self.ager.run(), "aging")
+        self._spawn(self._shares.run(), "event shares")
         self._spawn(self.handoff.run(), "hand-off")
         self._spawn(self.attachments.run(), "attachments")
         self._spawn(garbage.run(), "garbage")
@@ -296,6 +298,7 @@ class Router:
         adopted = self._former is not None
         self.state = KernelState(self.plane, self.config, adopted=adopted, retired=self._retired)
         self.state.write_all()
+        self._shares = SharesKeeper(self.state.maps, self.config.settings.event_rate)
 
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings

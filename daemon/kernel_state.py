@@ -22,6 +22,7 @@ from xdp_router.adapters.names import Names
 from xdp_router.adapters.netlink import Path
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.event_budget import deep_ring, price
 from xdp_router.core.model import Backend, Endpoint, Service
 
 _NO_MAC = bytes(6)
@@ -33,21 +34,17 @@ _NS_PER_S = 1_000_000_000
 _NOBODY = abi.BackendValue(0, 0, 0, 0, 0, 0, 0, _NO_MAC, _NO_MAC, 0)
 
 
-def budget_per_cpu(rate: int, burst: int) -> tuple[int, int]:
-    """One CPU's share of ``rate`` events a second: (interval_ns, burst_ns).
+def icmp_budget(rate: int) -> tuple[int, int]:
+    """One CPU's share of ``rate`` ICMP errors a second: (interval_ns, burst_ns); 0: none at all.
 
-    The share is even among the CPUs that are online; where all first packets arrive on one of
-    them, that one has ``rate / CPUs``.
+    The share is even among the CPUs that are online.
     """
+    if not rate:
+        return 1 << 63, 0
     # Not the possible ones: a virtual machine may have room for a hundred more than it has.
     cpus = os.cpu_count() or 1
     interval_ns = _NS_PER_S * cpus // rate
-    return interval_ns, max(interval_ns, interval_ns * burst // cpus)
-
-
-def icmp_budget(rate: int) -> tuple[int, int]:
-    """One CPU's share of ``rate`` ICMP errors a second, as ``budget_per_cpu``; 0: none at all."""
-    return budget_per_cpu(rate, ICMP_BURST) if rate else (1 << 63, 0)
+    return interval_ns, max(interval_ns, interval_ns * ICMP_BURST // cpus)
 
 
 class KernelState:
@@ -101,7 +98,7 @@ class KernelState:
         indexed: dict[Endpoint, tuple[int, int]] = {}
         before = dict(self.maps.backends.items()) if self._adopted else {}
         for service in self._config.services:
-            interval_ns, burst_ns = budget_per_cpu(service.event_rate, settings.event_burst)
+            interval_ns, burst_ns = price(service.event_rate, settings.event_burst)
             value = abi.ServiceValue(
                 deadline_ns=service.deadline_ns,
                 event_interval_ns=interval_ns,
@@ -299,7 +296,8 @@ class KernelState:
 
     def _write_control(self) -> None:
         settings = self._config.settings
-        interval_ns, burst_ns = budget_per_cpu(settings.event_rate, settings.event_burst)
+        interval_ns, burst_ns = price(settings.event_rate, settings.event_burst)
+        prefix_ns, prefix_burst_ns = price(settings.event_rate_per_prefix, settings.event_burst)
         icmp_interval_ns, icmp_burst_ns = icmp_budget(settings.icmp_rate)
         now_ns = time.monotonic_ns()
         self.maps.control.write(
@@ -317,6 +315,9 @@ class KernelState:
                 icmp_interval_ns=icmp_interval_ns,
                 icmp_burst_ns=icmp_burst_ns,
                 min_mtu=self.former.min_mtu if self._adopted else _NO_LIMIT,
+                prefix_interval_ns=prefix_ns,
+                prefix_burst_ns=prefix_burst_ns,
+                ring_deep=deep_ring([each.deadline_ns for each in self._config.services]),
                 probe_key=self.probe_key,
                 abi_version=abi.ABI_VERSION,
                 generation=self.generation,

@@ -27,6 +27,7 @@
 #include "lib/flow.h"
 #include "lib/binding.h"
 #include "lib/promote.h"
+#include "lib/budget.h"
 #include "lib/syn.h"
 #include "lib/pending.h"
 #include "lib/probe.h"
@@ -214,6 +215,7 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	struct pending_flow *forward;
 	struct endpoint_key service_key;
 	struct service *service;
+	struct control *control;
 	struct bind bind = {};
 	struct flow_key key;
 	struct packet p;
@@ -230,6 +232,9 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	bind.reason = scratch->decide.reason;
 	bind.wscale = scratch->decide.wscale;
 	bind.take_over = scratch->decide.take_over;
+	control = control_lookup();
+	if (control && is_one_of_many(bind.reason) && bind.reason != XR_REASON_TABLE_FULL)
+		extend_stateless(service->id, control->pending_idle_ns, bind.now_ns);
 	result = decide(ctx, &p, service, &bind);
 	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key); /* ours, or the daemon's, which came meanwhile */
@@ -318,7 +323,7 @@ XR_SEC int stage_segment(struct xdp_md *ctx)
 		control = control_lookup();
 		if (result == E2BIG_RESULT && control) {
 			note_table_full(now_ns);
-			extend_stateless(service->id, control, now_ns);
+			extend_stateless(service->id, control->orphan_window_ns, now_ns);
 			if (!is_proven(forward, reply))
 				proven_begin(&p, forward, reply);
 		}
@@ -375,7 +380,7 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 		pending_answered(ctx, &p, forward, reply, wscale, now_ns);
 	control = control_lookup();
 	if (control && !(p.flags & TCP_RST) && is_stateless(reply))
-		extend_stateless(reply->service, control, now_ns);
+		extend_stateless(reply->service, control->orphan_window_ns, now_ns);
 	reply->last_seen_ns = now_ns;
 	reply->packets++;
 	reply->bytes += p.ip_len;
@@ -462,23 +467,11 @@ XR_SEC int stage_icmp(struct xdp_md *ctx)
 XR_SEC int stage_icmp_error(struct xdp_md *ctx)
 {
 	struct scratch *scratch = scratch_lookup();
-	struct control *control = control_lookup();
-	struct interface *interface;
 	struct packet p;
 
-	if (!scratch || !control || parse_packet(ctx, &p) != PARSE_TCP)
+	if (!scratch || parse_packet(ctx, &p) != PARSE_TCP)
 		return XDP_DROP;
-	if (!is_one_host(p.ip->saddr)) /* an expired TTL is counted already */
-		return scratch->icmp_error.type == ICMP_TIME_EXCEEDED
-			       ? XDP_DROP
-			       : drop(XR_COUNT_too_big_dropped);
-	interface = interfaces_lookup(ctx->ingress_ifindex);
-	if (!interface || !interface->addr)
-		return drop(XR_COUNT_icmp_no_source);
-	if (!token_take(XR_TOKENS_ICMP, control->icmp_interval_ns, control->icmp_burst_ns,
-			clock_precise()))
-		return drop(XR_COUNT_icmp_over_budget);
-	return send_error(ctx, &p, &scratch->icmp_error, interface->addr);
+	return answer_within_budget(ctx, &p, &scratch->icmp_error);
 }
 
 XR_SEC int stage_long(struct xdp_md *ctx)

@@ -165,6 +165,12 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 		own_reply = 0; /* the daemon is deciding for the same backend just now */
 	} else if (result) {
 		return BIND_FAILED;
+	} else {
+		/*
+		 * A lookup marks the entry as used. Of those that are not, the LRU gives away the
+		 * newest first when all older ones are: within a burst of SYNs, before the SYN-ACK.
+		 */
+		pending_flows_lookup(&reply);
 	}
 	if ((backend->flags & XR_BACKEND_SHARED) && tuple_in_use(p, &reply)) {
 		if (own_reply)
@@ -196,10 +202,21 @@ static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
 }
 
 /*
+ * Decided because there are too many: new entries may push the flow's out, before its
+ * handshake is over or, without a place in flow_table, later. Then its next segment is an
+ * orphan, which the hash sends to the same backend.
+ */
+static __always_inline int is_one_of_many(__u8 reason)
+{
+	return reason == XR_REASON_BUDGET || reason == XR_REASON_BACKLOG ||
+	       reason == XR_REASON_RING_FULL || reason == XR_REASON_TABLE_FULL;
+}
+
+/*
  * The degrade chain: configured fallback, if up, then consistent hash over backends
  * that are up. Returns BIND_DONE, BIND_OTHERS, BIND_TUPLE_TAKEN when other flows are in the
- * way, or BIND_FAILED when nobody can take the flow. A flow without a place in flow_table is
- * hashed only: so the hash finds the same backend when its entries are lost.
+ * way, or BIND_FAILED when nobody can take the flow. One that may lose its entries is hashed
+ * only: so the hash finds the same backend for what comes then.
  */
 static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct bind *bind)
@@ -215,7 +232,7 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 			bind->backend = service->fallback;
 			bind->mode = XR_MODE_FALLBACK;
 			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN ||
-			    bind->reason == XR_REASON_TABLE_FULL)
+			    is_one_of_many(bind->reason))
 				continue;
 		} else {
 			bind->backend = hash_pick(service, hash);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Records for the daemon, and the budget that bounds them. */
+/* Records for the daemon. Budgets bound them, see budget.h. */
 #ifndef XR_EVENTS_H
 #define XR_EVENTS_H
 
@@ -7,32 +7,6 @@
 #include "maps.h"
 #include "parse.h"
 #include "stats.h"
-
-/*
- * One event costs interval_ns of credit; credit grows with time up to burst_ns.
- * An interval of 0 is no limit. The bucket is this CPU's own.
- */
-static __always_inline int token_take(__u32 index, __u64 interval_ns, __u64 burst_ns, __u64 now_ns)
-{
-	struct token_bucket *bucket;
-	__u64 credit;
-
-	if (!interval_ns)
-		return 1;
-	bucket = tokens_lookup(index);
-	if (!bucket)
-		return 0;
-	credit = bucket->credit_ns + (now_ns - bucket->last_ns);
-	if (credit > burst_ns)
-		credit = burst_ns;
-	bucket->last_ns = now_ns;
-	if (credit < interval_ns) {
-		bucket->credit_ns = credit;
-		return 0;
-	}
-	bucket->credit_ns = credit - interval_ns;
-	return 1;
-}
 
 static __always_inline void event_fill(struct event *event, struct xdp_md *ctx,
 				       const struct packet *p, __u8 type, __u64 now_ns)

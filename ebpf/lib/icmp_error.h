@@ -3,7 +3,7 @@
 #ifndef XR_ICMP_ERROR_H
 #define XR_ICMP_ERROR_H
 
-#include "events.h"
+#include "budget.h"
 #include "send.h"
 
 /* As much of the packet as a datagram of 576 bytes holds (RFC 1812, 4.3.2.3). */
@@ -97,6 +97,29 @@ static __always_inline int send_error(struct xdp_md *ctx, const struct packet *p
 	count(error->type == ICMP_TIME_EXCEEDED ? XR_COUNT_icmp_time_exceeded
 						: XR_COUNT_icmp_too_big);
 	return bounce(ctx);
+}
+
+/* Answers the packet, if it may be answered and there is a token for that. */
+static __always_inline int answer_within_budget(struct xdp_md *ctx, struct packet *p,
+						const struct icmp_error_state *error)
+{
+	struct token_bucket *bucket = tokens_lookup(XR_TOKENS_ICMP);
+	struct control *control = control_lookup();
+	struct interface *interface;
+
+	if (!control || !bucket)
+		return XDP_DROP;
+	if (!is_one_host(p->ip->saddr)) /* an expired TTL is counted already */
+		return error->type == ICMP_TIME_EXCEEDED ? XDP_DROP
+							 : drop(XR_COUNT_too_big_dropped);
+	interface = interfaces_lookup(ctx->ingress_ifindex);
+	if (!interface || !interface->addr)
+		return drop(XR_COUNT_icmp_no_source);
+	if (!token_ready(bucket, control->icmp_interval_ns, control->icmp_burst_ns,
+			 clock_precise()))
+		return drop(XR_COUNT_icmp_over_budget);
+	token_spend(bucket, control->icmp_interval_ns);
+	return send_error(ctx, p, error, interface->addr);
 }
 
 #endif

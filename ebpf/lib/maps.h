@@ -60,7 +60,23 @@ BPF_TABLE("array", u32, struct control, control, 1);
 BPF_TABLE("hash", u32, struct interface, interfaces, 1);
 BPF_TABLE("percpu_array", u32, struct scratch, scratch, 1);
 BPF_PROG_ARRAY(stages, XR_STAGE_MAX);
-BPF_RINGBUF_OUTPUT(first_packet_events, 1);
+
+/*
+ * As BPF_RINGBUF_OUTPUT, with one member more. bcc's rewriter has no call for bpf_ringbuf_query;
+ * that of perf_read has the same arguments and result, and its helper gets another name here.
+ */
+struct first_packet_events_table_t {
+	int key;
+	u32 leaf;
+	void *(*ringbuf_reserve)(u64);
+	void (*ringbuf_discard)(void *, u64);
+	void (*ringbuf_submit)(void *, u64);
+	u64 (*perf_read)(u64);
+	u32 max_entries;
+};
+#define bpf_perf_event_read bpf_ringbuf_query
+__attribute__((section("maps/ringbuf"))) struct first_packet_events_table_t first_packet_events = {
+	.max_entries = 4096};
 
 static __always_inline struct service *services_lookup(struct endpoint_key *key)
 {
@@ -164,6 +180,12 @@ static __always_inline struct scratch *scratch_lookup(void)
 static __always_inline void stages_call(struct xdp_md *ctx, __u32 stage)
 {
 	stages.call(ctx, stage);
+}
+
+/* Bytes that wait to be read, with those of records that are being written. */
+static __always_inline __u64 events_waiting(void)
+{
+	return first_packet_events.perf_read(BPF_RB_AVAIL_DATA);
 }
 
 static __always_inline struct event *events_reserve(void)
@@ -343,6 +365,11 @@ static __always_inline struct scratch *scratch_lookup(void)
 static __always_inline void stages_call(struct xdp_md *ctx, __u32 stage)
 {
 	bpf_tail_call(ctx, &stages, stage);
+}
+
+static __always_inline __u64 events_waiting(void)
+{
+	return bpf_ringbuf_query(&first_packet_events, BPF_RB_AVAIL_DATA);
 }
 
 static __always_inline struct event *events_reserve(void)

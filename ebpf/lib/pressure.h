@@ -48,14 +48,13 @@ static __always_inline int service_is_stateless(__u32 service, __u64 now_ns)
 }
 
 /*
- * A flow of the service has spoken that has no place in flow_table: while it may be silent,
- * segments without a binding are hashed. Written an eighth ahead, not for each packet.
+ * From now on for so long segments of the service without a binding are hashed: a flow has
+ * spoken that has no place in flow_table, and may be silent as long, or is decided that may
+ * lose its entries within its handshake. Written an eighth ahead, not for each packet.
  */
-static __always_inline void extend_stateless(__u32 service, const struct control *control,
-					     __u64 now_ns)
+static __always_inline void extend_stateless(__u32 service, __u64 window_ns, __u64 now_ns)
 {
 	struct pressure *pressure = pressure_lookup(1 + service);
-	__u64 window_ns = control->orphan_window_ns;
 
 	if (pressure && pressure->stateless_until_ns < now_ns + window_ns)
 		pressure->stateless_until_ns = now_ns + window_ns + window_ns / 8;

@@ -4,6 +4,7 @@
 #define XR_SYN_H
 
 #include "binding.h"
+#include "budget.h"
 #include "pressure.h"
 #include "restart.h"
 
@@ -60,6 +61,7 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 	__u64 now_ns = syn->now_ns;
 	struct pending_flow *seen;
 	struct flow_key key;
+	__u32 refused;
 	long result;
 
 	if (p->ip->ttl <= 1) { /* no use in asking: it ends here */
@@ -72,12 +74,11 @@ static __always_inline int first_packet(struct xdp_md *ctx, const struct packet 
 		return decide_because(syn, XR_REASON_NO_HEARTBEAT, XR_COUNT_heartbeat_stale);
 	if (p->frame_len > XR_FRAME_LARGE)
 		return decide_because(syn, XR_REASON_FRAME_TOO_LONG, XR_COUNT_frame_too_long);
-	if (!token_take(XR_TOKENS_SERVICE + service->id, service->event_interval_ns,
-			service->event_burst_ns, now_ns))
-		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_service);
-	if (!token_take(XR_TOKENS_EVENTS, control->event_interval_ns, control->event_burst_ns,
-			now_ns))
-		return decide_because(syn, XR_REASON_BUDGET, XR_COUNT_budget_global);
+	refused = event_pay(p, service, control, now_ns);
+	if (refused != XR_COUNTER_MAX)
+		return decide_because(
+			syn, refused == XR_COUNT_ring_deep ? XR_REASON_BACKLOG : XR_REASON_BUDGET,
+			refused);
 	if (!scratch)
 		return SYN_DROP;
 	seen = &scratch->pending;

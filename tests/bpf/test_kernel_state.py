@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,9 +17,10 @@ from xdp_router.adapters.names import Names
 from xdp_router.adapters.netlink import Path
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.event_budget import deep_ring, price
 from xdp_router.core.model import NO_BACKEND, Endpoint
 from xdp_router.core.selection import EMPTY_TABLE, build_table
-from xdp_router.daemon.kernel_state import KernelState, budget_per_cpu
+from xdp_router.daemon.kernel_state import KernelState, icmp_budget
 
 S = 1_000_000_000
 WEB = Endpoint(0xC6126401, 80)
@@ -59,6 +59,9 @@ def test_control_has_limits_and_secrets(router: SmallRouter) -> None:
     assert control.pending_idle_ns == settings.pending_idle_ns
     assert control.flow_idle_ns == control.orphan_window_ns == settings.flow_idle_ns
     assert (control.probe_port_min, control.probe_port_max) == (61_000, 61_999)
+    assert (control.event_interval_ns, control.event_burst_ns) == price(50_000, 2_000)
+    assert (control.prefix_interval_ns, control.prefix_burst_ns) == price(5_000, 2_000)
+    assert control.ring_deep == deep_ring([50_000_000])
     assert control.probe_key == router.state.probe_key
     assert control.reinject_mark == router.state.reinject_mark > 0
 
@@ -70,7 +73,7 @@ def test_an_open_service_names_its_candidates(router: SmallRouter) -> None:
     assert value is not None
     assert (value.id, value.first_backend, value.backend_count) == (0, 1, 2)
     assert (value.fallback, value.deadline_ns) == (NO_BACKEND, 50_000_000)
-    assert (value.event_interval_ns, value.event_burst_ns) == budget_per_cpu(50_000, 2_000)
+    assert (value.event_interval_ns, value.event_burst_ns) == price(50_000, 2_000)
 
 
 def test_up_and_path_do_not_disturb_each_other(router: SmallRouter) -> None:
@@ -152,7 +155,7 @@ def test_icmp_errors_have_a_budget() -> None:
     """The configured rate, shared by the CPUs; a rate of 0 lets none through."""
     with small_router() as router:
         value = router.maps.control.read()
-        assert (value.icmp_interval_ns, value.icmp_burst_ns) == budget_per_cpu(1_000, 50)
+        assert (value.icmp_interval_ns, value.icmp_burst_ns) == icmp_budget(1_000)
     with small_router(settings=replace(SETTINGS, icmp_rate=0)) as router:
         value = router.maps.control.read()
         assert value.icmp_interval_ns > value.icmp_burst_ns
@@ -190,15 +193,6 @@ def test_two_services_may_share_a_backend() -> None:
         KernelState(router.plane, config).write_all()
         assert dict(router.maps.backend_index.items())[other.endpoint] == (1, 0)
         assert backend(router, 3).service == 1
-
-
-def test_budgets_are_shared_by_the_cpus_that_are_there() -> None:
-    """All CPUs together have the rate and the burst; the least burst is one event."""
-    cpus = os.cpu_count() or 1
-    interval_ns, burst_ns = budget_per_cpu(50_000, 2_000)
-    assert cpus * S / interval_ns == 50_000
-    assert cpus * burst_ns == 2_000 * interval_ns
-    assert budget_per_cpu(1, 1) == (cpus * S, cpus * S)
 
 
 def test_buckets_begin_with_a_second_of_credit_in_time(router: SmallRouter) -> None:

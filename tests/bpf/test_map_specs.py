@@ -27,7 +27,7 @@ def test_two_entries_a_flow() -> None:
     """``--max-flows N`` makes a table of 2N."""
     assert _entries("flow_table", Sizes()) == 1_000_000
     assert _entries("flow_table", Sizes(max_flows=524_288)) == 1_048_576
-    assert _entries("pending_flows", Sizes()) == 65_536
+    assert _entries("pending_flows", Sizes()) == 262_144
 
 
 @pytest.mark.parametrize("count", [1, 64, 1000])

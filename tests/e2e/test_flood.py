@@ -33,7 +33,7 @@ HONEST_PAUSE_S = 0.02
 HONEST_TIMEOUT_S = 15.0
 MAX_OPEN = 5_000
 MAX_GROWTH_KIB = 100 << 10
-SPENT = ("budget_global", "budget_service", "ring_full")
+SPENT = ("budget_global", "budget_service", "budget_prefix", "ring_deep", "ring_full")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -30,6 +30,8 @@ from xdp_router.adapters.control import ControlClient, ControlError
 from xdp_router.adapters.dataplane import DataPlane, find_instances
 from xdp_router.adapters.netlink import LinkInfo, link_info
 from xdp_router.lab import Lab, LabSpec, libc
+
+T = TypeVar("T")
 
 READY_S = 20.0
 COMMAND_S = 20.0
@@ -187,10 +189,14 @@ class Router:
 
     def counters(self) -> dict[str, int]:
         """The data plane's counters, without the start of a process."""
+        return self.maps_read(lambda maps: maps.counters.read())
+
+    def maps_read(self, use: Callable[[Maps], T]) -> T:
+        """What ``use`` finds in the pinned maps."""
         (instance,) = find_instances(self.pins)
         plane = DataPlane.open(instance.path)
         try:
-            return Maps(plane.maps).counters.read()
+            return use(Maps(plane.maps))
         finally:
             plane.close()
 

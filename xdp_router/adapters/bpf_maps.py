@@ -256,6 +256,29 @@ class Tokens:
         """Give every CPU's bucket this credit."""
         self._map.write(_u32(slot), abi.pack_token_bucket(credit_ns, now_ns) * possible_cpus())
 
+    def asked(self, slot: int) -> list[int]:
+        """How often each CPU wanted a token, granted or not, since ``fill``."""
+        raw = self._map.read(_u32(slot)) or b""
+        size = abi.TOKEN_BUCKET_SIZE
+        return [abi.unpack_token_bucket(raw[at : at + size])[2] for at in range(0, len(raw), size)]
+
+
+class EventShares:
+    """``event_shares``: what an event costs on each CPU, in parts of ``abi.SHARE_ONE``."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = BpfMap(fd)
+
+    def write(self, scales: Sequence[int]) -> None:
+        """Set each CPU's. Raises BpfError: E2BIG when there are more than possible CPUs."""
+        for cpu, scale in enumerate(scales):
+            self._map.write(_u32(cpu), abi.pack_event_share(scale))
+
+    def read(self) -> list[int]:
+        """Each possible CPU's; 0: never set, the whole budget is its own."""
+        raws = (self._map.read(_u32(cpu)) for cpu in range(self._map.info.max_entries))
+        return [abi.unpack_event_share(raw) for raw in raws if raw is not None]
+
 
 class Pressure:
     """``pressure``: what XDP noticed about the tables. Times are CLOCK_MONOTONIC; 0: never."""
@@ -296,6 +319,7 @@ class Maps:
         self.counters = Counters(fds["counters"])
         self.tokens = Tokens(fds["tokens"])
         self.pressure = Pressure(fds["pressure"])
+        self.event_shares = EventShares(fds["event_shares"])
 
 
 def _items(table: BpfMap) -> Iterator[tuple[bytes, bytes]]:

@@ -407,6 +407,15 @@ def xdp_clear(ifindex: int, flags: int) -> None:
 
 
 @functools.cache
+def online_cpus() -> list[int]:
+    """Numbers of the CPUs that run."""
+    found: list[int] = []
+    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 def possible_cpus() -> int:
     """Number of CPUs that per-CPU maps have values for."""
     last = Path("/sys/devices/system/cpu/possible").read_text().strip().split(",")[-1]

@@ -62,6 +62,15 @@ _TROUBLE = {
         "first packets went beyond a service's event_rate and were decided without a race",
         "a flood, or too small an event_rate",
     ),
+    "budget_prefix": (
+        "first packets from one source prefix went beyond event_rate_per_prefix and were decided "
+        "without a race",
+        "a flood from there; raise event_rate_per_prefix if many clients share a /24",
+    ),
+    "ring_deep": (
+        "first packets were decided without a race, because the daemon was behind",
+        "a flood, or other work on its CPU; if it is always so, lower event_rate",
+    ),
     "frame_too_long": (
         "SYNs were too long for an event and decided without a race",
         "nothing, unless clients send much data with their SYN",
@@ -146,7 +155,7 @@ def judge_facts(subject: str, facts: Facts, now_ns: int) -> Iterator[Finding]:
             "pending_flows",
             f"{facts.pending} of {facts.pending_max} entries: a flood of SYNs, or more handshakes "
             "than fit; the oldest are evicted",
-            "see where SYNs come from; established flows are in another table, and stay",
+            "see where SYNs come from, raise pending_flows; established flows are elsewhere",
         )
     else:
         text = f"{facts.pending} of {facts.pending_max} entries"

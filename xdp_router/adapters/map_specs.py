@@ -30,7 +30,7 @@ class Sizes:
     services: int = 1
     backends: int = 1
     interfaces: int = 1
-    pending: int = 65_536
+    pending: int = 262_144
     prefixes: int = 16_384
     ring_bytes: int = 8 << 20
 

@@ -36,11 +36,12 @@ class Settings:
     """Limits and times of the whole router: the ``[router]`` table. Rates are per second."""
 
     max_flows: int = 500_000
-    pending_flows: int = 65_536
+    pending_flows: int = 262_144  # entries, up to three a flow
     event_rate: int = 50_000  # first-packet events of all services together
     service_event_rate: int = 50_000  # of one service that names no rate of its own
     event_burst: int = 2_000
     icmp_rate: int = 1_000  # ICMP errors that the router sends; 0: none
+    event_rate_per_prefix: int = 5_000  # of one source /24; 0: no limit
     probe_rate: int = 1_000  # probes to one backend
     probe_burst: int = 100
     probe_port_min: int = 61_000  # inclusive, as is the other end
@@ -169,11 +170,14 @@ def _read_settings(table: Table) -> Settings:
     rate = 10_000_000
     settings = Settings(
         max_flows=table.integer("max_flows", default.max_flows, *MAX_FLOWS),
-        pending_flows=table.integer("pending_flows", default.pending_flows, 1_024, 16_000_000),
+        pending_flows=table.integer("pending_flows", default.pending_flows, 4_096, 16_000_000),
         event_rate=table.integer("event_rate", default.event_rate, 1, rate),
         service_event_rate=table.integer("service_event_rate", default.service_event_rate, 1, rate),
         event_burst=table.integer("event_burst", default.event_burst, 1, 1_000_000),
         icmp_rate=table.integer("icmp_rate", default.icmp_rate, 0, 1_000_000),
+        event_rate_per_prefix=table.integer(
+            "event_rate_per_prefix", default.event_rate_per_prefix, 0, rate
+        ),
         probe_rate=table.integer("probe_rate", default.probe_rate, 1, 1_000_000),
         probe_burst=table.integer("probe_burst", default.probe_burst, 1, 100_000),
         probe_port_min=low,

@@ -3,6 +3,7 @@
 
 from . import (
     bound,
+    budget,
     closing,
     credible,
     degrade,
@@ -26,6 +27,7 @@ CASES = [
     *closing.CASES,
     *first.CASES,
     *degrade.CASES,
+    *budget.CASES,
     *handshake.CASES,
     *isn.CASES,
     *orphans.CASES,

@@ -12,8 +12,8 @@ from xdp_router.core.engine import SLOT_STEP, flow_hash
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
 from xdp_router.core.probe_sequence import probe_hash
 
-from .case import NOW, RECENT, Case, Then, answered, forwarded, has_pending, tables_hold
-from .first import OPEN, PLAIN, first_event, of_length
+from .case import NOW, RECENT, Case, answered, forwarded, has_pending, tables_hold
+from .first import OPEN, PLAIN, of_length
 from .flows import (
     AGE_NS,
     flow_keys,
@@ -193,20 +193,6 @@ def decides(
     )
 
 
-def spend(slot: int, interval_ns: int = HOUR, left_ns: int = 0) -> Given:
-    """Configure a budget of one event an interval, of which ``left_ns`` of credit is left."""
-
-    def write(world: World) -> None:
-        limits = {"event_interval_ns": interval_ns, "event_burst_ns": 2 * interval_ns}
-        if slot >= abi.TOKENS_SERVICE:
-            world.change_service(**limits)
-        else:
-            world.change_control(**limits)
-        world.maps.tokens.fill(slot, left_ns, world.now_ns)
-
-    return write
-
-
 def full_ring(world: World) -> None:
     """The daemon does not take its events."""
     number = probe_hash(
@@ -312,47 +298,6 @@ NOBODY = [
 ]  # fmt: skip
 
 
-def _credit_left(slot: int, below_ns: int) -> Then:
-    """This CPU's bucket holds less than so much; the others' were not touched."""
-
-    def look(world: World, started_ns: int) -> None:
-        credits = [credit for credit, _, _ in world.buckets(slot)]
-        assert min(credits) < below_ns
-        assert sum(credit < below_ns for credit in credits) == 1
-
-    return look
-
-
-BUDGET = [
-    decides("budget of the service spent", "budget_service", Reason.BUDGET,
-            spend(abi.TOKENS_SERVICE), then=(tables_hold(2, 0),)),
-    decides("budget of all services spent", "budget_global", Reason.BUDGET,
-            spend(abi.TOKENS_EVENTS), then=(tables_hold(2, 0),)),
-    decides("credit just below the price of an event", "budget_service", Reason.BUDGET,
-            spend(abi.TOKENS_SERVICE, left_ns=HOUR - 60 * SECOND)),
-    *(
-        Case(name=f"credit for one event of {whose}, which takes it", frame=SYN_FRAME,
-             verdict=DROP, event=first_event(SYN_FRAME), counters={"first_packet": 1},
-             given=(spend(slot, left_ns=HOUR),), then=(_credit_left(slot, 60 * SECOND),))
-        for slot, whose in (
-            (abi.TOKENS_EVENTS, "all services"),
-            (abi.TOKENS_SERVICE, "the service"),
-        )
-    ),
-    Case(name="a burst of exactly one event", frame=SYN_FRAME, verdict=DROP,
-         event=first_event(SYN_FRAME), counters={"first_packet": 1},
-         given=(lambda world: world.change_control(event_interval_ns=MS, event_burst_ns=MS),
-                lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS))),
-    Case(name="credit that time has brought", frame=SYN_FRAME, verdict=DROP,
-         event=first_event(SYN_FRAME), counters={"first_packet": 1},
-         given=(spend(abi.TOKENS_EVENTS, 2 * MS),
-                lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS))),
-    decides("a burst is all that an idle bucket saves", "budget_global", Reason.BUDGET,
-            lambda world: world.change_control(event_interval_ns=2 * MS, event_burst_ns=MS),
-            lambda world: world.maps.tokens.fill(abi.TOKENS_EVENTS, 0, world.now_ns - AGE_NS)),
-]  # fmt: skip
-
-
 def _held_for_5_s(world: World) -> None:
     overdue_ns = world.now_ns - 5 * SECOND
     put_pending(world, seen_key(), seen_value(world, seen_ns=overdue_ns))
@@ -360,9 +305,10 @@ def _held_for_5_s(world: World) -> None:
 
 
 REASONS = [
-    decides("ring full", "ring_full", Reason.RING_FULL, full_ring, then=(tables_hold(3, 0),)),
-    decides("ring full, the large record", "ring_full", Reason.RING_FULL, full_ring,
-            frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946))),
+    decides("ring full: hash, not the fallback", "ring_full", Reason.RING_FULL, full_ring,
+            server=B2, then=(tables_hold(3, 0),)),
+    decides("ring full, the large record", "ring_full", Reason.RING_FULL, full_ring, server=B2,
+            frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946)), B2),
             syn={"syn_data": 946, "wscale": abi.NO_WSCALE}),
     *(
         decides(f"frame of {length} bytes fits no event", "frame_too_long", Reason.FRAME_TOO_LONG,
@@ -412,4 +358,4 @@ OWN = [
              then=(tables_hold(0, 0),)),
 ]  # fmt: skip
 
-CASES = [*CHAIN, *OWN, *NOBODY, *BUDGET, *REASONS]
+CASES = [*CHAIN, *OWN, *NOBODY, *REASONS]

@@ -139,6 +139,7 @@ class World:
         self.wires = wires
         self.now_ns = 0
         self._dirty = True
+        self._control = self.control()
 
     # Configuration
 
@@ -153,7 +154,9 @@ class World:
         self._write_service(WEB, self.service())
         self._write_service(SHOP, self.service(1))
         self.write_pressure()
-        self.maps.control.write(self.control())
+        self._control = self.control()
+        self.maps.control.write(self._control)
+        self.maps.event_shares.write([0] * bpf.possible_cpus())
 
     def service(self, number: int = 0) -> abi.ServiceValue:
         """A service's value at the start."""
@@ -220,6 +223,11 @@ class World:
     def change_control(self, **change: Any) -> None:
         """Write control with other values."""
         self.maps.control.write(dataclasses.replace(self.control(), **change))
+
+    def limit(self, **change: Any) -> None:
+        """Change limits in control, on top of those that were changed so before."""
+        self._control = dataclasses.replace(self._control, **change)
+        self.maps.control.write(self._control)
 
     def change_server(self, server: Server, **change: Any) -> None:
         """Write a backend with other values."""

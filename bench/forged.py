@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flood of forged SYNs at a router in a lab, from inside the kernel.
+
+It comes by an interface of its own, or by the one that the lab's clients come by. Backends answer
+it by an XDP program, so that their stacks do not drown in it; everybody else reaches the stacks.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters import xdp_link
+from xdp_router.adapters.bpf_ctypes import BpfError
+from xdp_router.adapters.bpf_syscall import BpfMap
+from xdp_router.core.abi import parse_addr
+from xdp_router.lab import Lab, links
+from xdp_router.lab.namespace import Namespace
+
+from . import programs
+from .frames import SYN, tcp_frame
+from .wire import XdpMd, keep_ready
+
+INTERFACE = "flood0"
+"""The router's end of the flood's own wire."""
+
+_CONFIG = struct.Struct("=QQ56s")
+_COUNTERS = ("at_backends", "answered")
+_BATCH = 64
+_EACH_NS = 500_000
+_TEMPLATE_BYTES = 54
+
+
+class Forger:
+    """Sends forged SYNs from one interface of a namespace."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        ifname: str,
+        macs: tuple[str, str],
+        service: tuple[str, int],
+        loaded: programs.Programs,
+    ) -> None:
+        """``macs``: the router's and our own. ``loaded``: ``flood``; one flood at a time."""
+        self._namespace = namespace
+        self._config = BpfMap(loaded.maps["flood_config"])
+        dmac, smac = (bytes.fromhex(mac.replace(":", "")) for mac in macs)
+        target = (parse_addr(service[0]), service[1])
+        self._frame = tcp_frame(dmac, smac, (0, 0), target, SYN)
+        self._data = ct.create_string_buffer(2048)
+        ct.memmove(self._data, self._frame, len(self._frame))
+        index = links.ifindex(namespace, ifname)
+        self._ctx = XdpMd(ingress_ifindex=index, data_end=len(self._frame))
+        self._run = bpf.TestRun(
+            loaded.programs["forge"], self._data, self._ctx, flags=bpf.BPF_F_TEST_XDP_LIVE_FRAMES
+        )
+        self._run.opts.batch_size = _BATCH
+        self._run.opts.data_size_in = len(self._frame)
+
+    @contextmanager
+    def flooding(self, rate: int, cpu: int) -> Iterator[None]:
+        """Send while the block runs, ``rate`` a second at most, from one CPU."""
+        self._config.write(
+            bytes(programs.U32),
+            _CONFIG.pack(time.monotonic_ns() | 1, 0, self._frame[:_TEMPLATE_BYTES]),
+        )
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                with programs.pinned(cpu):
+                    self._send(rate, stop)
+            except BaseException as error:  # told when the block ends
+                failures.append(error)
+
+        thread = threading.Thread(target=lambda: self._namespace.run(send), name="flood")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def _send(self, rate: int, stop: threading.Event) -> None:
+        """What is due by the clock; what could not be sent in time is not made up for."""
+        last_ns = time.monotonic_ns()
+        most = rate // 100
+        while not stop.is_set():
+            time.sleep(_EACH_NS / 1e9)
+            now_ns = time.monotonic_ns()
+            due = min(most, (now_ns - last_ns) * rate // 1_000_000_000)
+            last_ns = now_ns
+            self._run.opts.repeat = max(1, due)
+            if code := self._run.run():
+                raise BpfError(code, f"send {due} live frames")
+
+    def sent(self) -> int:
+        """How many frames were sent since the newest flood began."""
+        raw = self._config.read(bytes(programs.U32)) or bytes(_CONFIG.size)
+        return int(_CONFIG.unpack(raw)[1])
+
+
+class ForgedSyns:
+    """The parts that a flood has in a lab. ``own`` and ``shared`` send it."""
+
+    def __init__(self, lab: Lab, directory: Path, undo: ExitStack) -> None:
+        """Wires and programs; before the router is attached, to ``INTERFACE`` as well."""
+        self._undo = undo
+        self.loaded = programs.load("flood", directory, entries={"flood_counts": len(_COUNTERS)})
+        undo.callback(self.loaded.close)
+        keep_ready(self.loaded.programs["forge"], undo)
+        source = Namespace.create(f"{lab.prefix}-flood")
+        undo.callback(source.close)
+        links.prepare(source, {})
+        macs = links.mac(3, 0, 1), links.mac(3, 0, 2)
+        links.connect(
+            links.End(lab.router, INTERFACE, macs[0], ("198.18.202.1/24",)),
+            links.End(source, "eth0", macs[1], ("198.18.202.2/24",)),
+        )
+        for namespace in lab.backends:
+            self._attach(namespace, "answer_forged")
+        for namespace in (source, lab.client):
+            self._attach(namespace, "drop_answers")
+        service = lab.addresses.service
+        self.own = Forger(source, "eth0", macs, service, self.loaded)
+        client_macs = links.mac(0, 0, 1), links.mac(0, 0, 2)
+        self.shared = Forger(lab.client, "eth0", client_macs, service, self.loaded)
+        self._counts = BpfMap(self.loaded.maps["flood_counts"])
+
+    def _attach(self, namespace: Namespace, program: str) -> None:
+        index = links.ifindex(namespace, "eth0")
+        native = xdp_link.AttachMode.NATIVE
+        fd = self.loaded.programs[program]
+        link = namespace.run(lambda: xdp_link.attach(fd, "eth0", index, native))
+        self._undo.callback(link.close)
+
+    def counts(self) -> dict[str, int]:
+        """Forged SYNs that arrived at backends, and answers that came back; since the start."""
+        found = {}
+        for number, name in enumerate(_COUNTERS):
+            raw = self._counts.read(number.to_bytes(programs.U32, "little")) or b""
+            found[name] = sum(memoryview(raw).cast("Q"))
+        return found

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hands the event budgets each second to the CPUs where SYNs arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from xdp_router.adapters.bpf_maps import Maps
+from xdp_router.adapters.bpf_syscall import online_cpus, possible_cpus
+from xdp_router.core import abi
+from xdp_router.core.event_budget import EventShares
+
+EVERY_S = 1.0
+
+
+class SharesKeeper:
+    """Writes ``event_shares``. Raises BpfError when a map refuses."""
+
+    def __init__(self, maps: Maps, rate: int) -> None:
+        """Starts with even shares. ``rate``: events a second of all services."""
+        self._maps = maps
+        self._shares = EventShares(online_cpus(), possible_cpus(), rate)
+        self._looked_ns = time.monotonic_ns()
+        self._shares.begin(maps.tokens.asked(abi.TOKENS_EVENTS))
+        self._written = self._shares.scales()
+        maps.event_shares.write(self._written)
+
+    async def run(self) -> None:
+        """Look after the shares until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self.step(time.monotonic_ns())
+
+    def step(self, now_ns: int) -> None:
+        """Set the shares by what has arrived since the last step."""
+        asked = self._maps.tokens.asked(abi.TOKENS_EVENTS)
+        scales = self._shares.update(asked, now_ns - self._looked_ns)
+        self._looked_ns = now_ns
+        if scales != self._written:
+            self._maps.event_shares.write(scales)
+            self._written = scales
