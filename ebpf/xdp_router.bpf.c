@@ -203,6 +203,8 @@ XR_SEC int stage_syn_bound(struct xdp_md *ctx)
 	if (flow && syn_of_flow(&p, flow, control)) {
 		if (p.seq != flow->isn)
 			flow_note_syn(&p, flow, parse_window_scale(ctx, &p));
+		else
+			syn_follow_client(ctx, &p, flow);
 		return flow_packet(ctx, &p, flow);
 	}
 	return go_to_stage(ctx, XR_STAGE_SYN);

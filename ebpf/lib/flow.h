@@ -179,6 +179,23 @@ static __always_inline void flow_account(const struct packet *p, struct flow_ent
 	__sync_fetch_and_add(&flow->bytes, p->ip_len);
 }
 
+static __always_inline int came_as_ever(struct xdp_md *ctx, const struct packet *p,
+					const struct flow_entry *flow)
+{
+	return mac_equal(p->eth->h_source, flow->dmac) && flow->ifindex == ctx->ingress_ifindex;
+}
+
+static __always_inline void client_moves(struct xdp_md *ctx, const struct packet *p,
+					 struct flow_entry *flow, struct flow_entry *peer)
+{
+	mac_copy(flow->dmac, p->eth->h_source);
+	flow->ifindex = ctx->ingress_ifindex;
+	mac_copy(peer->dmac, p->eth->h_source);
+	mac_copy(peer->smac, p->eth->h_dest);
+	peer->ifindex = ctx->ingress_ifindex;
+	count(XR_COUNT_client_moved);
+}
+
 /*
  * Replies follow the client's next hop: another gateway has taken over, or a card was
  * exchanged. Only a segment that comes exactly next says so: nobody guesses that number.
@@ -188,18 +205,11 @@ static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct 
 {
 	struct flow_entry *peer;
 
-	if (p->seq != expected_seq ||
-	    (mac_equal(p->eth->h_source, flow->dmac) && flow->ifindex == ctx->ingress_ifindex))
+	if (p->seq != expected_seq || came_as_ever(ctx, p, flow))
 		return;
 	peer = peer_of(&p->key, flow);
-	if (!peer || p->ack - flow->ack > flow->window)
-		return;
-	mac_copy(flow->dmac, p->eth->h_source);
-	flow->ifindex = ctx->ingress_ifindex;
-	mac_copy(peer->dmac, p->eth->h_source);
-	mac_copy(peer->smac, p->eth->h_dest);
-	peer->ifindex = ctx->ingress_ifindex;
-	count(XR_COUNT_client_moved);
+	if (peer && p->ack - flow->ack <= flow->window)
+		client_moves(ctx, p, flow, peer);
 }
 
 /* The frame has been found to be for us, and to fit into what it leaves by. */

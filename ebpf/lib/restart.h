@@ -69,6 +69,23 @@ static __always_inline void flow_restart(const struct packet *p, struct flow_ent
 	count(XR_COUNT_flow_restarted);
 }
 
+/*
+ * The SYN-ACK of a flow that has begun anew went where the old client's packets came from: the
+ * same SYN, sent again, says where this one is. One that comes late, after data, says nothing.
+ */
+static __always_inline void syn_follow_client(struct xdp_md *ctx, const struct packet *p,
+					      struct flow_entry *flow)
+{
+	struct flow_entry *peer;
+
+	if ((__s32)(flow->seq_next - (p->seq + segment_length(p))) > 0 ||
+	    came_as_ever(ctx, p, flow))
+		return;
+	peer = peer_of(&p->key, flow);
+	if (peer)
+		client_moves(ctx, p, flow, peer);
+}
+
 static __always_inline void pending_note_syn(const struct packet *p, struct pending_flow *forward,
 					     __u8 wscale)
 {

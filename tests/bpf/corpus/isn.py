@@ -15,6 +15,7 @@ from .case import (
     answered,
     flow_untouched,
     forwarded,
+    has_flow,
     has_pending,
     tables_hold,
 )
@@ -109,6 +110,16 @@ def _peer_of_another(world: World) -> None:
     put_flow(world, flow_keys()[1], reply_entry(world, service=SHOP))
 
 
+ELSEWHERE: dict[str, Any] = {"dmac": GATEWAY, "smac": GATEWAY, "ifindex": 1}
+HERE: dict[str, Any] = {"dmac": CLIENT_MAC, "smac": ROUTER_MAC_C,
+                        "ifindex": lambda world: world.wires.client}  # fmt: skip
+
+
+def _moved(seq_next: int) -> Given:
+    """The flow's client was reached by another way until now."""
+    return established({"dmac": GATEWAY, "ifindex": 1, "seq_next": seq_next}, ELSEWHERE)
+
+
 FLOW = established()
 OVER = established(CLOSING, CLOSING)
 
@@ -119,6 +130,13 @@ ESTABLISHED = [
     goes_on("another number on a live flow", OTHER, "syn_on_live_flow", FLOW,
             then=(flow_untouched("there", packets=3, octets=100 + LENGTH, later_syn=OTHER_ISN),
                   flow_untouched("back", later_syn=7), tables_hold(0, 2))),
+    goes_on("same number by another next hop, nothing sent yet: the answer follows", SAME,
+            "syn_retransmit", _moved(CLIENT_ISN + 1), extra={"client_moved": 1},
+            then=(has_flow("back", **HERE), has_flow("there", dmac=CLIENT_MAC))),
+    goes_on("same number by another next hop, late", SAME, "syn_retransmit",
+            _moved(CLIENT_ISN + 2), then=(has_flow("back", **ELSEWHERE),)),
+    goes_on("another number on a live flow by another next hop", OTHER, "syn_on_live_flow",
+            _moved(CLIENT_ISN + 1), then=(has_flow("back", **ELSEWHERE),)),
     goes_on("same number on a closing flow", SAME, "syn_retransmit", OVER,
             then=(tables_hold(0, 2),)),
     goes_on("another number on an idle flow while the daemon is silent: no time to go by", OTHER,
