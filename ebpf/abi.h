@@ -441,7 +441,7 @@ XR_ASSERT_SIZE(reinject_meta, 16);
 	X(icmp_too_big)       /* fragmentation needed, sent */                                     \
 	X(icmp_over_budget)   /* not sent */                                                       \
 	X(icmp_no_source)     /* not sent: the interface has no address */                         \
-	X(too_big_dropped)    /* too long for the egress, may be fragmented, no hand-off */        \
+	X(too_big_dropped)    /* too long for the egress, may be fragmented, not by the kernel */  \
 	X(icmp_translated)    /* error about a flow, delivered to its other side */
 
 enum xr_counter {

@@ -368,8 +368,9 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 	}
 	if (is_long(&p, control_lookup())) {
 		__u32 mtu = exceeded_mtu(&p, reply->ifindex);
+		__u32 capability = takes_no_frames(reply->ifindex) ? XR_IF_HANDOFF_REPLY : 0;
 
-		if (mtu)
+		if (mtu && !kernel_fragments(ctx, &p, mtu, capability))
 			return too_big(ctx, &p, mtu);
 	}
 	key.saddr = reply->new_daddr;

@@ -276,8 +276,10 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 	if (is_long(p, control_lookup())) {
 		struct backend *backend = backends_lookup(forward->backend);
 		__u32 mtu = backend ? exceeded_mtu(p, backend->ifindex) : 0;
+		__u32 capability =
+			backend && (backend->flags & XR_BACKEND_KERNEL) ? XR_IF_HANDOFF_FORWARD : 0;
 
-		if (mtu)
+		if (mtu && !kernel_fragments(ctx, p, mtu, capability))
 			return too_big(ctx, p, mtu);
 	}
 	if (!(p->flags & TCP_SYN) || p->seq == forward->isn) /* a guess keeps nothing alive */

@@ -253,15 +253,19 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p,
 					    struct flow_entry *flow)
 {
-	__u32 egress = flow->ifindex, mtu;
+	__u32 egress = flow->ifindex, capability = 0, mtu;
 	struct backend *backend;
 
 	if (flow->direction == XR_DIR_FORWARD) {
 		backend = backends_lookup(flow->backend);
 		egress = backend ? backend->ifindex : 0;
+		if (backend && (backend->flags & XR_BACKEND_KERNEL))
+			capability = XR_IF_HANDOFF_FORWARD;
+	} else if (takes_no_frames(egress)) {
+		capability = XR_IF_HANDOFF_REPLY;
 	}
 	mtu = exceeded_mtu(p, egress);
-	if (mtu)
+	if (mtu && !kernel_fragments(ctx, p, mtu, capability))
 		return too_big(ctx, p, mtu);
 	return flow_forward(ctx, p, flow, control_lookup());
 }

@@ -33,6 +33,19 @@ static __always_inline __u32 exceeded_mtu(const struct packet *p, __u32 egress)
 }
 
 /*
+ * May it be fragmented, and does the kernel, to which it is handed, do that? Not if it was merged
+ * (see below): then its TCP checksum is not a whole one, and cannot be rewritten.
+ */
+static __always_inline int kernel_fragments(struct xdp_md *ctx, const struct packet *p, __u32 mtu,
+					    __u32 capability)
+{
+	struct interface *ingress = interfaces_lookup(ctx->ingress_ifindex);
+
+	return ingress && (ingress->flags & capability) && ingress->mtu > mtu &&
+	       !(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT));
+}
+
+/*
  * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it.
  * Not if it is as long as this only because it was merged on its way in (GRO below a bridge
  * with generic XDP): where its own interface takes no longer packets than the egress, its sender

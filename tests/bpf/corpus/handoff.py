@@ -15,10 +15,10 @@ from .bound import BACK, FLOW, THERE
 from .case import Case, forwarded, has_flow, tables_hold
 from .degrade import rst_to_client
 from .first import OPEN
-from .flows import established
+from .flows import decided, established
 from .handshake import ANSWERED, LAST_ACK, PENDING, SYNACK, daemon_decided, promoted_event
 from .icmp import TO_BACKEND, TO_CLIENT, Side
-from .icmp_sent import expired
+from .icmp_sent import SMALL, WIDE, expired, long, refused_as_long
 from .orphans import DATA
 from .probes import ANSWER, probe_event
 from .world import (
@@ -44,16 +44,20 @@ KERNEL = {"handed_to_kernel": 1}
 NO_PATH = {"no_path": 1}
 
 
-def interfaces(client: int = 0, backend: int = 0, virtual: bool = False) -> Given:
-    """Flags of the two interfaces."""
+def interfaces(client: int = 0, backend: int = 0, virtual: bool = False,
+               narrow: str = "") -> Given:  # fmt: skip
+    """Flags of the two interfaces; one of them may have a smaller MTU."""
 
     def write(world: World) -> None:
         flags = client | (abi.IF_VIRTUAL_MAC if virtual else 0)
         virtual_mac = VIRTUAL_MAC if virtual else bytes(6)
-        world.change_side("client", flags=flags, virtual_mac=virtual_mac)
-        world.change_side("backend", flags=backend)
-        if (client | backend) & abi.IF_NO_XMIT:
-            world.change_control(flags=abi.CONTROL_NO_XMIT)
+        mtu = {side: SMALL if side == narrow else WIDE for side in ("client", "backend")}
+        world.change_side("client", flags=flags, virtual_mac=virtual_mac, mtu=mtu["client"])
+        world.change_side("backend", flags=backend, mtu=mtu["backend"])
+        world.change_control(
+            flags=abi.CONTROL_NO_XMIT if (client | backend) & abi.IF_NO_XMIT else 0,
+            min_mtu=min(mtu.values()),
+        )
 
     return write
 
@@ -240,4 +244,29 @@ ERRORS = [
       )),
 ]  # fmt: skip
 
-CASES = [*FORWARD, *HELD, *REPLY, *ANSWERS, *ERRORS]
+WHOLE, BACK_WHOLE = (long(segment.but(fragment=0), 1500) for segment in (THERE, BACK))
+NARROW_B = interfaces(abi.IF_HANDOFF_FORWARD, narrow="backend")
+NARROW_C = interfaces(abi.IF_NO_XMIT, abi.IF_HANDOFF_REPLY, narrow="client")
+BIG_LOST = {"too_big_dropped": 1}
+LONG = [
+    there("what is too long, and may be fragmented, is fragmented by the kernel", WHOLE,
+          given=(*FLOW, by_kernel(), NARROW_B)),
+    there("so it is of a pending flow", WHOLE, given=(*decided(), by_kernel(), NARROW_B)),
+    back("what is too long of a reply, likewise", BACK_WHOLE, given=(*FLOW, NARROW_C)),
+    back("so it is of a pending flow's", BACK_WHOLE, given=(*decided(synack=True), NARROW_C)),
+    refused_as_long("of what the kernel would forward, before it does", to_service(
+        long(THERE, 1500)), given=(*FLOW, by_kernel(), NARROW_B)),
+    refused_as_long("of a reply that the kernel would forward", from_backend(long(BACK, 1500)),
+                    "backend", given=(*FLOW, NARROW_C)),
+    *(dropped(f"too long, may be fragmented, {name}", frame, at=at, counters=BIG_LOST,
+              given=(*FLOW, *given))
+      for name, frame, at, given in (
+          ("and the kernel forwards none", to_service(WHOLE), "client",
+           (by_kernel(), interfaces(narrow="backend"))),
+          ("and XDP sends it", to_service(WHOLE), "client", (NARROW_B,)),
+          ("back, and the kernel forwards none", from_backend(BACK_WHOLE), "backend",
+           (interfaces(abi.IF_NO_XMIT, narrow="client"),)),
+      )),
+]  # fmt: skip
+
+CASES = [*FORWARD, *HELD, *REPLY, *ANSWERS, *ERRORS, *LONG]
