@@ -269,7 +269,5 @@ def is_ours(frame: bytes, state: State) -> bool | None:
     if (saddr, sport) not in BACKENDS:
         return False
     if (daddr, dport) == (CLIENT.number, CLIENT.port):
-        bound = (saddr, sport) in {(end.number, end.port) for end in state.bound}
-        established = "established" in state.name or "closing" in state.name
-        return bound and (established or not fragment & 0x2000)
+        return (saddr, sport) in {(end.number, end.port) for end in state.bound}
     return None if PROBE_PORTS[0] <= dport <= PROBE_PORTS[1] else False
