@@ -269,6 +269,8 @@ static __always_inline int orphan(struct xdp_md *ctx, const struct packet *p,
 				  const struct service *service, struct pending_flow *forward,
 				  __u64 now_ns)
 {
+	struct control *control = control_lookup();
+	struct pending_flow *seen;
 	struct flow_key key;
 
 	if (p->flags & TCP_RST)
@@ -276,10 +278,13 @@ static __always_inline int orphan(struct xdp_md *ctx, const struct packet *p,
 	if (service->orphans != XR_ORPHANS_HASH && !service_is_stateless(service->id, now_ns))
 		return answer_rst(ctx, p, XR_COUNT_orphan_reset);
 	flow_key_of_kind(p, XR_KIND_SEEN, &key);
-	if (forward)
-		forget_pending(p, forward);
-	else if (pending_flows_lookup(&key)) /* its SYN is held: not decided by this */
+	seen = pending_flows_lookup(&key);
+	/* Its SYN is held: not decided by this. A SEEN older than that was left over. */
+	if (!forward && seen && control &&
+	    !older_than(seen->seen_ns, control->pending_idle_ns, now_ns))
 		return drop(XR_COUNT_orphan_dropped);
+	if (forward || seen)
+		forget_pending(p, forward);
 	return go_to_decide(ctx, XR_REASON_ORPHAN, XR_NO_WSCALE, now_ns, now_ns);
 }
 

@@ -306,12 +306,12 @@ class FlowModel:
     def _orphan(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         if seg.flags & RST or not self.stateless[service]:
             return self._refusal(seg, counted, "orphan_reset")
-        if service in self.forward:
-            self.seen.pop(service, None)
-            del self.forward[service]
-        elif service in self.seen:
+        seen = self.seen.get(service)
+        if service not in self.forward and seen and seen.age <= PENDING_IDLE_S:
             counted["orphan_dropped"] += 1
             return Outcome("drop", counted)
+        self.forward.pop(service, None)
+        self.seen.pop(service, None)
         self.incarnation[service] += 1
         outcome = self._xdp_decides(service, seg, counted, stateless=True, orphan=True)
         if outcome.what == "backend":

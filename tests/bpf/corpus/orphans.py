@@ -154,6 +154,8 @@ HASHED = [
     Case(name="orphan to be hashed, while its SYN is held, decides nothing",
          frame=to_service(DATA), verdict=DROP, counters={"orphan_dropped": 1},
          given=(seen(), hash_orphans), then=(tables_hold(1, 0),)),
+    hashed("a SEEN that nobody waits for any more does not keep it", hash_orphans,
+           lambda world: seen(seen_ns=world.now_ns - 101 * SECOND)(world)),
     hashed("flows were forwarded without an entry lately", _stateless(3600 * SECOND)),
     with_ack("stateless time is over", DATA, given=(_stateless(-1),)),
     hashed("the fallback was not meant for it", hash_orphans,
