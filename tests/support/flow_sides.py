@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -159,7 +160,7 @@ class Side:
         }
         for number in range(len(SERVICES)):
             left_s = max(0, pressure.stateless_until_ns(number) - now_ns) / SECOND
-            found[f"stateless {number}"] = round(left_s / 10)
+            found[f"stateless {number}"] = _coarse(left_s)
         return found
 
     def grow_older(self, seconds: int) -> None:
@@ -252,8 +253,13 @@ def pressure_of(flows: FlowModel) -> dict[str, object]:
     """The same of the model."""
     found: dict[str, object] = {"full": flows.full_age == 0}
     for number, left_s in flows.stateless.items():
-        found[f"stateless {number}"] = round(left_s / 10)
+        found[f"stateless {number}"] = _coarse(left_s)
     return found
+
+
+def _coarse(left_s: float) -> int:
+    """A time that is left, which is 56, 16 or 0 seconds: a stall of 15 changes nothing."""
+    return math.ceil(left_s / 20)
 
 
 def segment_of(seg: Seg) -> Segment:
