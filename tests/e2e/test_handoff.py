@@ -22,6 +22,7 @@ from tests.support.clients import (
     who,
     who_answers,
 )
+from tests.support.long_path import narrow_edge
 from tests.support.netns import running_lab, wait_for
 from tests.support.router import Router, calm_config, router_in
 from tests.support.tap import Tap
@@ -36,6 +37,8 @@ SPEC = LabSpec((BackendSpec("b1"),))
 SET = 'kernel_handoff = "set"'
 OFF = 'kernel_handoff = "off"'
 MEGABYTE = 1 << 20
+IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0
+"""Of linux/in.h: the socket module does not have them."""
 
 
 @pytest.fixture
@@ -117,6 +120,24 @@ def test_neither_side_takes_frames(router: Router) -> None:
     gro(router.lab.client, False)
     router.start()
     assert intact(router)
+
+
+def test_a_sender_without_path_mtu_discovery(router: Router) -> None:
+    """What is too long for the backend's link, and may be fragmented, is: the kernel does it."""
+    gro(router.lab.backends[0], False)
+    router.start()
+    with connect(router, timeout=15) as peer:
+        assert who(peer) == "b1"
+        narrow_edge(router.lab, "backend")
+        wait_for(
+            lambda: any(line.get("what") == "mtu" for line in router.events("interface_changed")),
+            message="the daemon heard of the MTU",
+        )
+        peer.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+        with router.counted() as risen:
+            assert echo_intact(peer, random_bytes(MEGABYTE))
+            assert risen("too_big_dropped") == 0
+            assert risen("icmp_too_big") == 0
 
 
 def test_off_is_refused_openly(router: Router) -> None:
