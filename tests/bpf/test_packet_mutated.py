@@ -97,5 +97,8 @@ def test_generated_frames(worlds: dict[str, World], rng: random.Random) -> None:
         if wrong:
             lines = [f"frame {number}, {state.name}, {VERDICTS[outcome.verdict]}", *wrong]
             pytest.fail("\n".join([*lines, summary(frame), frame.hex()]))
-    for name, found in verdicts.items():
-        assert len(found) > 1, f"{name}: nothing but {found}"
+    for state in STATES:
+        found = verdicts[state.name]
+        # Of what is not ours hardly any change makes something that is: 3 of 384 frames.
+        strange = is_ours(state.frame(), state) is False
+        assert PASS in found if strange else len(found) > 1, f"{state.name}: nothing but {found}"
