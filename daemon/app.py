@@ -366,7 +366,7 @@ class Router:
         )
 
         def back(link: netlink.LinkInfo, former: Collection[int]) -> None:
-            self.handoff.look()
+            self.handoff.look(briefly=True)
             self._spawn(paths.lead(link, former), "reply paths")
 
         self.attachments.watch(

@@ -42,6 +42,9 @@ REFRESH_S = 2.0
 _SLICE = 50
 """Routes that are asked for before the event loop has its turn: about 1 ms."""
 
+_JUDGED = 8
+"""Interfaces that are looked at before that: ten sysctls each, about 1 ms."""
+
 _MESSAGES = 64
 """Read at once; the rest with the next turn of the loop."""
 
@@ -92,17 +95,23 @@ class Handoff:
         self._network = network
         network.handoff = self
         self._fault = ""
+        self._routes: list[SourceRoute] | None = None  # of the last look that asked for them
+        self._changed = asyncio.Event()
         self.interfaces: dict[int, State] = {}
         """By interface number."""
 
-    def look(self) -> None:
-        """Look at everything now. Blocks."""
-        for _ in self._steps():
+    def look(self, *, briefly: bool = False) -> None:
+        """Look at everything now. Blocks.
+
+        ``briefly``: no longer than a millisecond for the ways to the services' addresses. If
+        there are many of them, those of the last look are taken, and ``run`` looks at once.
+        """
+        for _ in self._steps(briefly and len(self._sources) > _SLICE):
             pass
 
     async def run(self) -> None:
         """Look again and again, and when the kernel says that a device has changed."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        loop, changed = asyncio.get_running_loop(), self._changed
         with contextlib.ExitStack() as undo:
             changes = None
             with contextlib.suppress(OSError), XdpFeatures() as features:
@@ -154,8 +163,9 @@ class Handoff:
 
     # Looking
 
-    def _steps(self) -> Iterator[None]:
+    def _steps(self, by_last_routes: bool = False) -> Iterator[None]:
         links = list(self._links())
+        numbers = {link.ifindex for link in links}
         with contextlib.ExitStack() as undo:
             try:
                 features = undo.enter_context(XdpFeatures())
@@ -166,25 +176,40 @@ class Handoff:
                     for link in links
                 }
                 sources: list[SourceRoute] | None = None
-                if not all(takes.values()) and self._mode is not KernelHandoff.OFF:
+                if all(takes.values()) or self._mode is KernelHandoff.OFF:
+                    pass
+                elif by_last_routes:
+                    sources = self._routes
+                    self._changed.set()
+                else:
                     sources = []
                     for number, addr in enumerate(self._sources, 1):
                         sources.append(source_route(rtnl, addr))
                         if not number % _SLICE:
                             yield
+                    self._routes = sources
             except (HostError, OSError) as error:
                 if str(error) != self._fault:
                     _log.error("handoff_not_checked", error=str(error))
                 self._fault = str(error)
                 return
         self._fault = ""
+        for ifindex in self.interfaces.keys() - numbers:
+            self._changes.interface_gone(self.interfaces[ifindex].name)
         found = {}
-        for link in links:
+        for number, link in enumerate(links, 1):
             found[link.ifindex] = self._judge(link, takes[link.ifindex], sources)
-        self._accept(found)
+            if not number % _JUDGED:
+                yield
+        if numbers == {link.ifindex for link in self._links()}:
+            self._accept(found)
+        else:  # interfaces have come or gone meanwhile
+            self._changed.set()
 
     def _judge(self, link: XdpLink, takes: bool, sources: list[SourceRoute] | None) -> State:
         name, ifindex = link.interface, link.ifindex
+        with contextlib.suppress(OSError):
+            name = socket.if_indextoname(ifindex)  # it may have another by now
         if self._mode is KernelHandoff.OFF:
             return State(name, takes, _OFF, _OFF)
         try:

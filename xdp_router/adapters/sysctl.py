@@ -164,6 +164,13 @@ class Sysctls:
             if exists(change.name) and read(change.name) == change.ours:
                 self._old[change.name] = (change.old, change.ours)
 
+    def forget(self, prefix: str) -> bool:
+        """Leave what begins like this as it is, for ever: whether there was any."""
+        gone = [name for name in self._old if name.startswith(prefix)]
+        for name in gone:
+            del self._old[name]
+        return bool(gone)
+
     @property
     def changes(self) -> list[Change]:
         """What has been set, and is to be put back."""
