@@ -77,6 +77,7 @@ class EngineLoop:
         self._loop = asyncio.get_running_loop()
         self._tick()
         self._loop.add_reader(self._ring.fileno(), self._readable)
+        self._arm()  # tables may wait already
 
     def ready(self) -> None:
         """What was late until now was the start."""
