@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,7 +48,11 @@ def _write(name: str, value: str) -> None:
         with open(_path(name), "w", encoding="ascii") as file:
             file.write(f"{value}\n")
     except OSError as error:
-        raise SysctlError(f"cannot set sysctl {name} to {value!r}: {error.strerror}") from error
+        text = f"cannot set sysctl {name} to {value!r}: {error.strerror}"
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            # In a container, as a rule; who finds it set need not set it.
+            text += f": set it from outside: sysctl -w {name}={value}"
+        raise SysctlError(text) from error
 
 
 def parse_ports(text: str) -> set[int]:
