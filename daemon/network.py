@@ -122,7 +122,9 @@ class Network:
         for addr in [addr for addr, via in self._via.items() if via == ifindex]:
             self._lead(addr, None)
             self._lost_by[addr] = name
-            self._reported[addr] = None, reason
+            path, _ = self._reported[addr]
+            if path is None or path.ifindex == ifindex:
+                self._reported[addr] = None, reason
             self._unjudged[addr] = None
         self._judge_now()
         self._executor.forget_interface(ifindex)

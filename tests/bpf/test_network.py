@@ -184,6 +184,22 @@ def test_a_path_counts_from_the_moment_when_its_interface_is_attached() -> None:
 
 
 @in_fresh_netns
+def test_a_path_that_moved_before_its_interface_went_is_remembered() -> None:
+    """It leads by another one by now, which is attached later: nobody reports it again."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        network.interface_gone(wired.client.ifindex, "cl")
+        moved = replace(wired.path(), ifindex=wired.client.ifindex)
+        network.path_changed(ADDR, moved, "")
+        network.interface_gone(wired.backend.ifindex, "be")
+        assert network.paths[1][0] is None
+        network.attached(wired.client)
+        assert network.paths[1] == (moved, "")
+        assert heard.states[-1] == (True, wired.client.ifindex)
+
+
+@in_fresh_netns
 def test_many_backends_of_one_host_change_in_turns() -> None:
     """AT_ONCE a turn of the loop; what is lost comes first, and the newest news count."""
     count = 10 * AT_ONCE
