@@ -31,6 +31,7 @@ from xdp_router.adapters.sysctl import SysctlError
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.model import KernelHandoff
 from xdp_router.linux.xdp_features import XdpFeatures
 
@@ -124,8 +125,11 @@ class Handoff:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), REFRESH_S)
                 changed.clear()
-                for _ in self._steps():
-                    await asyncio.sleep(0)
+                try:
+                    for _ in self._steps():
+                        await asyncio.sleep(0)
+                except XdpRouterError as error:  # a map refuses
+                    self._failed(error)
 
     # What follows from it for the backends
 
@@ -189,9 +193,7 @@ class Handoff:
                             yield
                     self._routes = sources
             except (HostError, OSError) as error:
-                if str(error) != self._fault:
-                    _log.error("handoff_not_checked", error=str(error))
-                self._fault = str(error)
+                self._failed(error)
                 return
         self._fault = ""
         for ifindex in self.interfaces.keys() - numbers:
@@ -205,6 +207,12 @@ class Handoff:
             self._accept(found)
         else:  # interfaces have come or gone meanwhile
             self._changed.set()
+
+    def _failed(self, error: Exception) -> None:
+        """Tell it, once; ``run`` tries again."""
+        if str(error) != self._fault:
+            _log.error("handoff_not_checked", error=str(error))
+        self._fault = str(error)
 
     def _judge(self, link: XdpLink, takes: bool, sources: list[SourceRoute] | None) -> State:
         name, ifindex = link.interface, link.ifindex
@@ -237,11 +245,12 @@ class Handoff:
     def _accept(self, found: dict[int, State]) -> None:
         if found == self.interfaces:
             return
+        # First, or what failed would not be tried again.
+        self._state.set_handoff({ifindex: state.flags for ifindex, state in found.items()})
         before, self.interfaces = self.interfaces, found
         needed = not all(state.takes_frames for state in found.values())
         for ifindex, state in found.items():
             _report(before.get(ifindex, State(state.name)), state, needed)
-        self._state.set_handoff({ifindex: state.flags for ifindex, state in found.items()})
         self._network.reconsider()
 
 

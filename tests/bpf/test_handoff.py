@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyroute2 import IPRoute
@@ -18,6 +19,7 @@ from structlog.testing import capture_logs
 from tests.support.cast import BACKENDS, service
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import SETTINGS, WiredRouter, wired_router
+from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.kernel_forwarding import SourceRoute
 from xdp_router.adapters.netlink import Resolution
@@ -29,6 +31,7 @@ from xdp_router.core.events import BackendState, Event
 from xdp_router.core.model import Endpoint, KernelHandoff
 from xdp_router.daemon.handoff import _JUDGED, _SLICE, REFRESH_S, Handoff, State
 from xdp_router.daemon.host_changes import HostChanges
+from xdp_router.daemon.kernel_state import KernelState
 from xdp_router.daemon.network import Network
 from xdp_router.lab import xdp_stub
 
@@ -326,3 +329,32 @@ def test_a_brief_look_asks_for_few_routes() -> None:
         assert len(told[2]) == _SLICE + 1
         handoff.look(briefly=True)
         assert told[-1] is told[2]
+
+
+@in_fresh_netns
+def test_a_map_that_refuses_ends_nothing() -> None:
+    """What could not be written is told, and written with the next look."""
+    with staged() as stage, capture_logs() as lines:
+        state = stage.wired.router.state
+        refused = []
+
+        class Refusing:
+            def set_handoff(self, flags: dict[int, int]) -> None:
+                if not refused:
+                    refused.append(flags)
+                    raise BpfError(28, "interfaces")
+                state.set_handoff(flags)
+
+        stage.handoff._state = cast(KernelState, Refusing())
+
+        async def main() -> None:
+            work = asyncio.create_task(stage.handoff.run())
+            for _ in range(2):
+                stage.handoff._changed.set()
+                await asyncio.sleep(0.1)
+            assert not work.done()
+            work.cancel()
+
+        asyncio.run(main())
+        assert stage.flags() == (CAN | abi.IF_NO_XMIT,) * 2
+        assert [each["event"] for each in lines].count("handoff_not_checked") == 1
