@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.fresh_netns import in_fresh_netns
+from tests.support.fresh_netns import in_fresh_netns, make_sysctls_read_only
 from xdp_router.adapters import sysctl
 from xdp_router.adapters.sysctl import Change, SysctlError, Sysctls
 
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 FORWARD = "net.ipv4.ip_forward"
-_CLONE_FS, _CLONE_NEWNS = 0x200, 0x20000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 
 
 @in_fresh_netns
@@ -154,16 +151,10 @@ def test_port_lists_are_read_and_written(text: str, ports: set[int]) -> None:
 def test_read_only_as_in_a_container() -> None:
     """Told with the command; what was set from outside needs no setting."""
 
-    def mount(source: str, target: str, flags: int) -> None:
-        assert libc.mount(source.encode(), target.encode(), None, flags, None) == 0
-
-    libc = ctypes.CDLL(None, use_errno=True)
     Path("/proc/sys", RESERVED.replace(".", "/")).write_text("40000-40003")
-    # This thread's own: the kernel wants a file system of its own for that.
-    assert libc.unshare(_CLONE_FS | _CLONE_NEWNS) == 0
-    mount("none", "/", _MS_REC | _MS_PRIVATE)
-    mount("/proc/sys", "/proc/sys", _MS_BIND)
-    mount("/proc/sys", "/proc/sys", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+    assert not sysctl.read_only(RESERVED)
+    make_sysctls_read_only()
+    assert sysctl.read_only(RESERVED)
     sysctls = Sysctls()
     assert sysctls.reserve_ports(40000, 40003) == []
     with pytest.raises(SysctlError) as caught:

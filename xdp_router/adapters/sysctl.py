@@ -176,6 +176,13 @@ class Sysctls:
             del self._old[name]
         return bool(gone)
 
+    def rename(self, prefix: str, new: str) -> bool:
+        """What begins with ``prefix`` begins with ``new`` by now: whether there was any."""
+        old = {name: name.replace(prefix, new, 1) for name in self._old if name.startswith(prefix)}
+        for name, renamed in old.items():
+            self._old[renamed] = self._old.pop(name)
+        return bool(old)
+
     @property
     def changes(self) -> list[Change]:
         """What has been set, and is to be put back."""
@@ -245,3 +252,11 @@ class Sysctls:
 def exists(name: str) -> bool:
     """Whether this kernel, and this namespace, has the sysctl."""
     return os.path.exists(_path(name))
+
+
+def read_only(name: str) -> bool:
+    """Whether nobody can set the sysctl here, as in a container. Raises SysctlError."""
+    try:
+        return bool(os.statvfs(_path(name)).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        raise SysctlError(f"cannot look at sysctl {name}: {error.strerror}") from error
