@@ -218,6 +218,9 @@ class Handoff:
         name, ifindex = link.interface, link.ifindex
         with contextlib.suppress(OSError):
             name = socket.if_indextoname(ifindex)  # it may have another by now
+        before = self.interfaces.get(ifindex)
+        if before is not None and before.name != name:
+            self._changes.interface_renamed(before.name, name)
         if self._mode is KernelHandoff.OFF:
             return State(name, takes, _OFF, _OFF)
         try:

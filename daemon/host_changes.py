@@ -72,6 +72,17 @@ class HostChanges:
             with contextlib.suppress(BpfError):
                 self._note(self._sysctls.changes)
 
+    def interface_renamed(self, interface: str, new: str) -> None:
+        """Its sysctls have its new name, and whoever bears the old one has others."""
+        prefix, renamed = sysctl.of_interface(interface, ""), sysctl.of_interface(new, "")
+        self._tried = {
+            renamed + name.removeprefix(prefix) if name.startswith(prefix) else name
+            for name in self._tried
+        }
+        if self._sysctls.rename(prefix, renamed):
+            with contextlib.suppress(BpfError):
+                self._note(self._sysctls.changes)
+
     def restore(self, root: Path, own: Path) -> None:
         """Undo everything that still is as it was left, but for ports that others need.
 

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from tests.support.cast import BACKENDS, service
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import SETTINGS, WiredRouter, wired_router
+from xdp_router.adapters import sysctl
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.kernel_forwarding import SourceRoute
@@ -260,6 +261,24 @@ def test_a_renamed_interface_is_the_same() -> None:
 
 
 @in_fresh_netns
+def test_what_was_set_is_put_back_under_the_new_name() -> None:
+    """Whoever bears the old name by then is not touched; nor is it set again meanwhile."""
+    with staged(KernelHandoff.SET, forwarding=0) as stage, IPRoute() as ipr:
+        stage.handoff.look()
+        ipr.link("set", index=stage.wired.client.ifindex, ifname="wan0")
+        ipr.link("add", ifname="cl", kind="veth", peer="clx")
+        write("cl", "forwarding", 1)
+        stage.handoff.look()
+        write("be", "forwarding", 0)
+        stage.handoff.look()
+        notes = Notes(stage.wired.router.plane.maps["notes"])
+        HostChanges(notes, adopted=True).restore(Path("/nonexistent"), Path("/nonexistent/own"))
+        names = ("wan0", "cl", "be")
+        read = [sysctl.read(sysctl.of_interface(name, "forwarding")) for name in names]
+        assert read == ["0", "1", "0"]
+
+
+@in_fresh_netns
 def test_an_interface_that_was_made_anew_is_set_again() -> None:
     """Nobody has set it back: it is another one, with the sysctls of a new interface."""
     with staged(KernelHandoff.SET, forwarding=0) as stage, IPRoute() as ipr:
@@ -336,7 +355,7 @@ def test_a_map_that_refuses_ends_nothing() -> None:
     """What could not be written is told, and written with the next look."""
     with staged() as stage, capture_logs() as lines:
         state = stage.wired.router.state
-        refused = []
+        refused: list[dict[int, int]] = []
 
         class Refusing:
             def set_handoff(self, flags: dict[int, int]) -> None:
