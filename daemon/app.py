@@ -344,6 +344,7 @@ class Router:
         )
         undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
+        self.state.is_lost = self.loop.is_lost
         self.network = Network(
             self._backends, self.state, self.executor, self.loop.handle, self._retired
         )

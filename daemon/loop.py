@@ -93,6 +93,10 @@ class EngineLoop:
                 timer.cancel()
         self._loop = None
 
+    def is_lost(self) -> bool:
+        """Whether a successor has the maps by now. Asks nobody while the heart beats."""
+        return bool(self._beat_ns) and self._is_lost(time.monotonic_ns())
+
     def _is_lost(self, now_ns: int) -> bool:
         """Whether a successor is at work: not a beat, not a record may be taken from it."""
         if now_ns - self._beat_ns < GONE_NS or self._is_ours():

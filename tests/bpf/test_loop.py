@@ -310,7 +310,9 @@ def test_a_daemon_that_stood_still_asks_first_whether_it_is_still_at_work() -> N
         await until(lambda: len(beats) > 2)
         ours = False
         await until(lambda: len(beats) > 6)  # it is not asked while it beats
+        assert not loop.is_lost()
         time.sleep(1.1)  # noqa: ASYNC251 - it is to stand still
+        assert loop.is_lost()
         before = len(beats)
         await asyncio.sleep(0.05)
         assert len(beats) == before
