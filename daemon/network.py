@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -34,8 +35,16 @@ LINES_PER_SECOND = 200
 _Known = tuple[tuple[Path | None, str], bool]
 """Path and why it is unusable, as shown; whether packets are left to the kernel."""
 
-_Change = tuple[_Known, Iterator[Backend]]
-"""What is known of an address, and the backends there that are still to have it."""
+
+@dataclass(slots=True)
+class _Change:
+    """What is known of an address, and the backends there that are still to have it."""
+
+    known: _Known
+    backends: Iterator[Backend]
+    told: bool = False
+    """Whether it is in the log."""
+
 
 _log = structlog.get_logger()
 
@@ -290,7 +299,7 @@ class Network:
             return
         # Who is gone first: each that is tried in vain costs a client a probe's time.
         queue = self._lost if path is None or reason else self._turns
-        queue[addr] = known, iter(backends)
+        queue[addr] = _Change(known, iter(backends))
 
     def _take_turns(self) -> None:
         if self._turn is None and (self._unjudged or self._lost or self._turns):
@@ -303,13 +312,15 @@ class Network:
         left = AT_ONCE
         while left and (queue := self._lost or self._turns):
             addr = next(iter(queue))
-            known, backends = queue[addr]
-            some = list(itertools.islice(backends, left))
+            change = queue[addr]
+            if not change.told:
+                change.told = True
+                self._report(addr, change.known)
+            some = list(itertools.islice(change.backends, left))
             for backend in some:
-                self._change(backend, known)
+                self._change(backend, change.known)
             if len(some) < left:
                 del queue[addr]
-                self._report(addr, known)
             left -= len(some)
         self._take_turns()
 
