@@ -25,6 +25,7 @@ from xdp_router.lab.namespace import Namespace
 
 from . import programs
 from .frames import SYN, tcp_frame
+from .threaded import thread_napi
 from .wire import XdpMd, keep_ready
 
 INTERFACE = "flood0"
@@ -113,8 +114,12 @@ class Forger:
 class ForgedSyns:
     """The parts that a flood has in a lab. ``own`` and ``shared`` send it."""
 
-    def __init__(self, lab: Lab, directory: Path, undo: ExitStack) -> None:
-        """Wires and programs; before the router is attached, to ``INTERFACE`` as well."""
+    def __init__(self, lab: Lab, directory: Path, undo: ExitStack, threaded: bool = False) -> None:
+        """Wires and programs; before the router is attached, to ``INTERFACE`` as well.
+
+        ``threaded``: the router's end of the flood's own wire works in a thread, so that the
+        flood is as fast as its sender, and what is too much is lost in front of XDP.
+        """
         self._undo = undo
         self.loaded = programs.load("flood", directory, entries={"flood_counts": len(_COUNTERS)})
         undo.callback(self.loaded.close)
@@ -127,6 +132,8 @@ class ForgedSyns:
             links.End(lab.router, INTERFACE, macs[0], ("198.18.202.1/24",)),
             links.End(source, "eth0", macs[1], ("198.18.202.2/24",)),
         )
+        if threaded:
+            thread_napi(lab.router, INTERFACE)
         for namespace in lab.backends:
             self._attach(namespace, "answer_forged")
         for namespace in (source, lab.client):

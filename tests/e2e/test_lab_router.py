@@ -48,6 +48,7 @@ def test_bad_configuration(lab: Lab, bpffs: Path) -> None:
 def test_killed_daemon(lab: Lab, bpffs: Path) -> None:
     """After its death every use says so, by which signal, with the end of the log."""
     router = LabRouter(lab, lab.config_toml(), bpffs / "pins")
+    wait_for(lambda: " ready " in router.log.read_text())  # the log is written behind
     os.kill(router.pid, signal.SIGKILL)
 
     def dead() -> bool:
