@@ -344,6 +344,7 @@ class Router:
         )
         undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
+        self.state.is_lost = self.loop.is_lost
         self.network = Network(
             self._backends, self.state, self.executor, self.loop.handle, self._retired
         )
@@ -366,7 +367,7 @@ class Router:
         )
 
         def back(link: netlink.LinkInfo, former: Collection[int]) -> None:
-            self.handoff.look()
+            self.handoff.look(briefly=True)
             self._spawn(paths.lead(link, former), "reply paths")
 
         self.attachments.watch(

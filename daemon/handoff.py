@@ -31,6 +31,7 @@ from xdp_router.adapters.sysctl import SysctlError
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.model import KernelHandoff
 from xdp_router.linux.xdp_features import XdpFeatures
 
@@ -41,6 +42,9 @@ from .network import Network
 REFRESH_S = 2.0
 _SLICE = 50
 """Routes that are asked for before the event loop has its turn: about 1 ms."""
+
+_JUDGED = 8
+"""Interfaces that are looked at before that: ten sysctls each, about 1 ms."""
 
 _MESSAGES = 64
 """Read at once; the rest with the next turn of the loop."""
@@ -92,17 +96,23 @@ class Handoff:
         self._network = network
         network.handoff = self
         self._fault = ""
+        self._routes: list[SourceRoute] | None = None  # of the last look that asked for them
+        self._changed = asyncio.Event()
         self.interfaces: dict[int, State] = {}
         """By interface number."""
 
-    def look(self) -> None:
-        """Look at everything now. Blocks."""
-        for _ in self._steps():
+    def look(self, *, briefly: bool = False) -> None:
+        """Look at everything now. Blocks.
+
+        ``briefly``: no longer than a millisecond for the ways to the services' addresses. If
+        there are many of them, those of the last look are taken, and ``run`` looks at once.
+        """
+        for _ in self._steps(briefly and len(self._sources) > _SLICE):
             pass
 
     async def run(self) -> None:
         """Look again and again, and when the kernel says that a device has changed."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        loop, changed = asyncio.get_running_loop(), self._changed
         with contextlib.ExitStack() as undo:
             changes = None
             with contextlib.suppress(OSError), XdpFeatures() as features:
@@ -115,8 +125,11 @@ class Handoff:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), REFRESH_S)
                 changed.clear()
-                for _ in self._steps():
-                    await asyncio.sleep(0)
+                try:
+                    for _ in self._steps():
+                        await asyncio.sleep(0)
+                except XdpRouterError as error:  # a map refuses
+                    self._failed(error)
 
     # What follows from it for the backends
 
@@ -154,8 +167,9 @@ class Handoff:
 
     # Looking
 
-    def _steps(self) -> Iterator[None]:
+    def _steps(self, by_last_routes: bool = False) -> Iterator[None]:
         links = list(self._links())
+        numbers = {link.ifindex for link in links}
         with contextlib.ExitStack() as undo:
             try:
                 features = undo.enter_context(XdpFeatures())
@@ -166,25 +180,47 @@ class Handoff:
                     for link in links
                 }
                 sources: list[SourceRoute] | None = None
-                if not all(takes.values()) and self._mode is not KernelHandoff.OFF:
+                if all(takes.values()) or self._mode is KernelHandoff.OFF:
+                    pass
+                elif by_last_routes:
+                    sources = self._routes
+                    self._changed.set()
+                else:
                     sources = []
                     for number, addr in enumerate(self._sources, 1):
                         sources.append(source_route(rtnl, addr))
                         if not number % _SLICE:
                             yield
+                    self._routes = sources
             except (HostError, OSError) as error:
-                if str(error) != self._fault:
-                    _log.error("handoff_not_checked", error=str(error))
-                self._fault = str(error)
+                self._failed(error)
                 return
         self._fault = ""
+        for ifindex in self.interfaces.keys() - numbers:
+            self._changes.interface_gone(self.interfaces[ifindex].name)
         found = {}
-        for link in links:
+        for number, link in enumerate(links, 1):
             found[link.ifindex] = self._judge(link, takes[link.ifindex], sources)
-        self._accept(found)
+            if not number % _JUDGED:
+                yield
+        if numbers == {link.ifindex for link in self._links()}:
+            self._accept(found)
+        else:  # interfaces have come or gone meanwhile
+            self._changed.set()
+
+    def _failed(self, error: Exception) -> None:
+        """Tell it, once; ``run`` tries again."""
+        if str(error) != self._fault:
+            _log.error("handoff_not_checked", error=str(error))
+        self._fault = str(error)
 
     def _judge(self, link: XdpLink, takes: bool, sources: list[SourceRoute] | None) -> State:
         name, ifindex = link.interface, link.ifindex
+        with contextlib.suppress(OSError):
+            name = socket.if_indextoname(ifindex)  # it may have another by now
+        before = self.interfaces.get(ifindex)
+        if before is not None and before.name != name:
+            self._changes.interface_renamed(before.name, name)
         if self._mode is KernelHandoff.OFF:
             return State(name, takes, _OFF, _OFF)
         try:
@@ -212,11 +248,12 @@ class Handoff:
     def _accept(self, found: dict[int, State]) -> None:
         if found == self.interfaces:
             return
+        # First, or what failed would not be tried again.
+        self._state.set_handoff({ifindex: state.flags for ifindex, state in found.items()})
         before, self.interfaces = self.interfaces, found
         needed = not all(state.takes_frames for state in found.values())
         for ifindex, state in found.items():
             _report(before.get(ifindex, State(state.name)), state, needed)
-        self._state.set_handoff({ifindex: state.flags for ifindex, state in found.items()})
         self._network.reconsider()
 
 

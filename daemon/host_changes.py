@@ -7,11 +7,13 @@ daemon is killed.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import structlog
 
 from xdp_router.adapters import sysctl
+from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.port_sharing import release
 from xdp_router.adapters.sysctl import Change, SysctlError
@@ -53,11 +55,33 @@ class HostChanges:
                 return False
             self._note([*self._sysctls.changes, Change(name, old, value)])
             self._sysctls.set(name, value)
-        except (SysctlError, ValueError) as error:
+        except (SysctlError, BpfError, ValueError) as error:
             _log.error("sysctl_not_set", sysctl=name, wanted=value, error=str(error), why=why)
+            with contextlib.suppress(BpfError):
+                # Or an operator who sets it by hand would have it undone by detach.
+                self._note(self._sysctls.changes)
             return False
         _log.warning("sysctl_set", sysctl=name, old=old, new=value, why=why)
         return True
+
+    def interface_gone(self, interface: str) -> None:
+        """Its sysctls went with it: one that comes under its name has its own, never tried."""
+        prefix = sysctl.of_interface(interface, "")
+        self._tried = {name for name in self._tried if not name.startswith(prefix)}
+        if self._sysctls.forget(prefix):
+            with contextlib.suppress(BpfError):
+                self._note(self._sysctls.changes)
+
+    def interface_renamed(self, interface: str, new: str) -> None:
+        """Its sysctls have its new name, and whoever bears the old one has others."""
+        prefix, renamed = sysctl.of_interface(interface, ""), sysctl.of_interface(new, "")
+        self._tried = {
+            renamed + name.removeprefix(prefix) if name.startswith(prefix) else name
+            for name in self._tried
+        }
+        if self._sysctls.rename(prefix, renamed):
+            with contextlib.suppress(BpfError):
+                self._note(self._sysctls.changes)
 
     def restore(self, root: Path, own: Path) -> None:
         """Undo everything that still is as it was left, but for ports that others need.

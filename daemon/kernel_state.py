@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -82,6 +82,8 @@ class KernelState:
         self._interfaces: dict[int, abi.InterfaceValue] = {}
         self._handoff: dict[int, int] = {}
         self._gathered: dict[int, abi.BackendValue] | None = None
+        self.is_lost: Callable[[], bool] = lambda: False
+        """Whether the maps are a successor's: nothing that changes is written into them then."""
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
         self.carried: frozenset[int] = frozenset()
@@ -187,6 +189,8 @@ class KernelState:
 
     def forget_interface(self, ifindex: int) -> None:
         """Forget one: what arrives there is other traffic."""
+        if self.is_lost():
+            return
         self.maps.interfaces.delete(ifindex)
         self._interfaces.pop(ifindex, None)
         self._write_min_mtu()
@@ -202,6 +206,8 @@ class KernelState:
 
     def forget_backend(self, backend: Backend) -> None:
         """Free the id of a retired backend that no flow has any more."""
+        if self.is_lost():
+            return
         self._backends.pop(backend.id, None)
         index = self.maps.backend_index.read(backend.endpoint)
         if index is not None and index[0] == backend.id:
@@ -255,6 +261,8 @@ class KernelState:
 
     def publish_hash_table(self, service_id: int, slots: tuple[int, ...]) -> None:
         """Write the table that is not in use, then switch to it."""
+        if self.is_lost():
+            return
         service, value = self._services[service_id]
         half = 1 - value.hash_active
         self.maps.hash_tables.write(service_id, half, slots)
@@ -265,6 +273,8 @@ class KernelState:
 
     def set_interface(self, link: LinkInfo) -> None:
         """Tell XDP an attached interface's MAC, address and MTU, and how to answer by it."""
+        if self.is_lost():
+            return
         # XDP_TX on veth wakes the other end only if that has a program; a redirect always.
         flags = abi.IF_BOUNCE_REDIRECT if link.kind == "veth" else 0
         value = abi.InterfaceValue(link.mac, _NO_MAC, flags, link.addr, link.mtu)
@@ -279,6 +289,8 @@ class KernelState:
 
     def set_handoff(self, flags: Mapping[int, int]) -> None:
         """Set how hand-off to the kernel stands, by interface number (``IF_HANDOFF_*``, ...)."""
+        if self.is_lost():
+            return
         self._handoff = dict(flags)
         lacking = any(each & abi.IF_NO_XMIT for each in flags.values())
         self.maps.control.set_flags(abi.CONTROL_NO_XMIT if lacking else 0)
@@ -347,6 +359,8 @@ class KernelState:
 
     def _put_backend(self, backend: int, value: abi.BackendValue) -> None:
         self._backends[backend] = value
+        if self.is_lost():
+            return
         if self._gathered is not None:
             self._gathered[backend] = value
         else:

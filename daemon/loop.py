@@ -77,6 +77,7 @@ class EngineLoop:
         self._loop = asyncio.get_running_loop()
         self._tick()
         self._loop.add_reader(self._ring.fileno(), self._readable)
+        self._arm()  # tables may wait already
 
     def ready(self) -> None:
         """What was late until now was the start."""
@@ -91,6 +92,10 @@ class EngineLoop:
             if timer is not None:
                 timer.cancel()
         self._loop = None
+
+    def is_lost(self) -> bool:
+        """Whether a successor has the maps by now. Asks nobody while the heart beats."""
+        return bool(self._beat_ns) and self._is_lost(time.monotonic_ns())
 
     def _is_lost(self, now_ns: int) -> bool:
         """Whether a successor is at work: not a beat, not a record may be taken from it."""

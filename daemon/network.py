@@ -7,8 +7,9 @@ import asyncio
 import itertools
 import socket
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -24,13 +25,26 @@ from .kernel_state import KernelState
 from .logs import Sampler
 
 AT_ONCE = 16
-"""Backends of one address that change before the event loop has its turn: about 1 ms."""
+"""Backends that change before the event loop has its turn: about 1 ms."""
+JUDGED = 256
+"""Addresses that are looked at before that: about 1 ms."""
 NAMED = 32
 """Backends of one address that have a log line each."""
 LINES_PER_SECOND = 200
 
 _Known = tuple[tuple[Path | None, str], bool]
 """Path and why it is unusable, as shown; whether packets are left to the kernel."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """What is known of an address, and the backends there that are still to have it."""
+
+    known: _Known
+    backends: Iterator[Backend]
+    told: bool = False
+    """Whether it is in the log."""
+
 
 _log = structlog.get_logger()
 
@@ -78,7 +92,12 @@ class Network:
         self._egresses: Counter[int] = Counter()  # how many addresses each of these leads to
         self._lost_by: dict[int, str] = {}  # by address: that interface's name, when it is gone
         self._known: dict[int, _Known] = {}  # by address: what the backends have, or will have
-        self._turns: dict[int, tuple[_Known, Iterator[Backend]]] = {}
+        # Ordered ones, because the first of a plain dict is ever farther away.
+        self._unjudged: OrderedDict[int, None] = OrderedDict()  # addresses
+        self._lost: OrderedDict[int, _Change] = OrderedDict()  # by address: who has to go down
+        self._turns: OrderedDict[int, _Change] = OrderedDict()  # by address: the others
+        self._left = 0
+        """Backends that may still change before the event loop has its turn."""
         self._turn: asyncio.Handle | None = None
         self.handoff: Handoff | None = None
         self.resolution: Callable[[int], Resolution | None] = lambda addr: None
@@ -92,9 +111,10 @@ class Network:
         """An interface is, or is about to be, attached: what arrives there may be ours."""
         self._names[link.ifindex] = link.name
         self._state.set_interface(link)
-        for addr, (path, reason) in list(self._reported.items()):
+        for addr, (path, _) in self._reported.items():
             if path is not None and path.ifindex == link.ifindex:
-                self.path_changed(addr, path, reason)
+                self._unjudged[addr] = None
+        self._judge_now()
 
     def interface_coming(self, link: LinkInfo) -> None:
         """An interface is about to be attached; no path by it counts before it is."""
@@ -107,10 +127,15 @@ class Network:
     def interface_gone(self, ifindex: int, name: str) -> None:
         """An attached interface is no more: nothing arrives there, nothing leaves by it."""
         self._names.pop(ifindex, None)
+        reason = f"interface {name} is gone"
         for addr in [addr for addr, via in self._via.items() if via == ifindex]:
             self._lead(addr, None)
             self._lost_by[addr] = name
-            self.path_changed(addr, None, f"interface {name} is gone")
+            path, _ = self._reported[addr]
+            if path is None or path.ifindex == ifindex:
+                self._reported[addr] = None, reason
+            self._unjudged[addr] = None
+        self._judge_now()
         self._executor.forget_interface(ifindex)
         self._state.forget_interface(ifindex)
 
@@ -146,29 +171,46 @@ class Network:
     def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
         """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``.
 
-        If there are many of them, they come in turns, and the event loop goes on between.
+        If there are many of them, they come in turns, and the event loop goes on between. So it
+        is with all that concerns many addresses.
         """
-        before = set(self._egresses)
-        self._note(addr, path, reason)
-        self._apply(addr)
-        if self._egresses.keys() != before:
-            self.reconsider()  # by which interfaces clients come follows from where backends are
+        if addr in self._by_addr or addr in self._retired:
+            self._reported[addr] = path, reason
+            self._unjudged[addr] = None
+            self._judge_now()
 
     def reconsider(self) -> None:
         """Hand-off to the kernel stands otherwise than before: apply that to every path."""
-        for addr in list(self._latest):
-            self._apply(addr)
+        self._unjudged.update(dict.fromkeys(self._latest))
+        self._judge_now()
 
     def forget_retired(self, backend: Backend) -> None:
         """No flow has this retired backend any more: its path is nobody's affair."""
-        there = self._retired[backend.endpoint.addr]
+        addr = backend.endpoint.addr
+        there = self._retired[addr]
         there.remove(backend)
-        if not there:
-            del self._retired[backend.endpoint.addr]
+        if there:
+            return
+        del self._retired[addr]
+        if addr in self._by_addr:
+            return
+        known: tuple[dict[int, Any], ...] = (
+            *(self._reported, self._latest, self._known, self._lost_by, self._unjudged),
+        )
+        for each in known:
+            each.pop(addr, None)
+        before = set(self._egresses)
+        self._lead(addr, None)
+        if self._egresses.keys() != before:
+            self.reconsider()
 
     def close(self) -> None:
         """Let go of changes that wait for their turn."""
-        self._turns.clear()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        for waiting in (self._unjudged, self._lost, self._turns):
+            waiting.clear()
 
     def link_changed(self, event: LinkEvent) -> None:
         """An attached interface changed; others are nobody's affair here."""
@@ -219,38 +261,67 @@ class Network:
 
     # Bringing it to the backends
 
+    def _judge_now(self) -> None:
+        """At once as far as it takes no time, unless others wait for their turn already."""
+        if self._turn is None:
+            self._left = AT_ONCE
+            self._judge_some()
+        self._take_turns()
+
+    def _judge_some(self) -> None:
+        for _ in range(JUDGED):
+            if not self._unjudged:
+                break
+            addr, _nothing = self._unjudged.popitem(last=False)
+            before = set(self._egresses)
+            self._note(addr, *self._reported[addr])
+            self._apply(addr)
+            if self._egresses.keys() != before:
+                # By which interfaces clients come follows from where backends are.
+                self._unjudged.update(dict.fromkeys(self._latest))
+
     def _apply(self, addr: int) -> None:
         known = self._judge(addr)
         if self._known.get(addr) == known:
             return
         self._known[addr] = known
-        (path, _), kernel = known
+        (path, reason), kernel = known
         for backend in self._retired.get(addr, ()):
             self._state.set_path(backend.id, path, kernel)
-        self._report(addr, known)
+        self._lost.pop(addr, None)  # whatever was under way is out of date
+        self._turns.pop(addr, None)
         backends = self._by_addr.get(addr, [])
-        if len(backends) <= AT_ONCE:
+        if len(backends) <= self._left:
+            self._left -= len(backends)
+            self._report(addr, known)
             for backend in backends:
                 self._change(backend, known)
             return
-        self._turns[addr] = known, iter(backends)  # whatever was under way is out of date
-        self._take_turns()
+        # Who is gone first: each that is tried in vain costs a client a probe's time.
+        queue = self._lost if path is None or reason else self._turns
+        queue[addr] = _Change(known, iter(backends))
 
     def _take_turns(self) -> None:
-        if self._turn is None and self._turns:
+        if self._turn is None and (self._unjudged or self._lost or self._turns):
             self._turn = asyncio.get_running_loop().call_later(0, self._next_turn)
 
     def _next_turn(self) -> None:
         self._turn = None
-        # Who is gone first: each that is tried in vain costs a client a probe's time.
-        lost = (addr for addr, (((path, why), _), _) in self._turns.items() if path is None or why)
-        addr = next(lost, None) or next(iter(self._turns))
-        known, backends = self._turns[addr]
-        some = list(itertools.islice(backends, AT_ONCE))
-        for backend in some:
-            self._change(backend, known)
-        if len(some) < AT_ONCE:
-            del self._turns[addr]
+        self._left = 0  # each has its place in the order
+        self._judge_some()
+        left = AT_ONCE
+        while left and (queue := self._lost or self._turns):
+            addr = next(iter(queue))
+            change = queue[addr]
+            if not change.told:
+                change.told = True
+                self._report(addr, change.known)
+            some = list(itertools.islice(change.backends, left))
+            for backend in some:
+                self._change(backend, change.known)
+            if len(some) < left:
+                del queue[addr]
+            left -= len(some)
         self._take_turns()
 
     def _change(self, backend: Backend, known: _Known) -> None:
@@ -276,11 +347,12 @@ class Network:
     def _report(self, addr: int, known: _Known) -> None:
         (path, reason), kernel = known
         backends = self._by_addr.get(addr, [])
-        for backend in backends[:NAMED]:
+        together = len(backends) > NAMED  # one line for all that one host has
+        for backend in backends[: 1 if together else NAMED]:
             if not self._sampler.take(time.monotonic_ns()):
                 continue
             line: dict[str, Any] = {"backend": backend.name}
-            if len(backends) > NAMED:  # one line for all that one host has
+            if together:
                 line = {"backends": len(backends), "address": format_addr(addr), **line}
             skipped = self._sampler.skipped()
             if skipped:
@@ -295,8 +367,6 @@ class Network:
                     path="kernel" if kernel else "xdp",
                     **line,
                 )
-            if len(backends) > NAMED:
-                return
 
 
 def _name(ifindex: int) -> str:

@@ -3,28 +3,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyroute2 import IPRoute
 from structlog.testing import capture_logs
 
 from tests.support.cast import BACKENDS, service
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import SETTINGS, WiredRouter, wired_router
+from xdp_router.adapters import sysctl
+from xdp_router.adapters.bpf_ctypes import BpfError
+from xdp_router.adapters.host import link_info
+from xdp_router.adapters.kernel_forwarding import SourceRoute
 from xdp_router.adapters.netlink import Resolution
 from xdp_router.adapters.notes import Notes
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.events import BackendState, Event
-from xdp_router.core.model import KernelHandoff
-from xdp_router.daemon.handoff import Handoff
+from xdp_router.core.model import Endpoint, KernelHandoff
+from xdp_router.daemon.handoff import _JUDGED, _SLICE, REFRESH_S, Handoff, State
 from xdp_router.daemon.host_changes import HostChanges
+from xdp_router.daemon.kernel_state import KernelState
 from xdp_router.daemon.network import Network
 from xdp_router.lab import xdp_stub
 
@@ -237,3 +245,135 @@ def test_clients_come_in_by_other_interfaces() -> None:
         stage.handoff.look()
         assert "forwarding is off on cl" in stage.handoff.unusable(backend, {client, backend})
         assert stage.handoff.unusable(12345, {backend}) == ""
+
+
+@in_fresh_netns
+def test_a_renamed_interface_is_the_same() -> None:
+    """It stays attached, and its sysctls are found under the name that it has now."""
+    with staged() as stage, IPRoute() as ipr:
+        stage.handoff.look()
+        ipr.link("set", index=stage.wired.client.ifindex, ifname="wan0")
+        with capture_logs() as lines:
+            stage.handoff.look()
+        assert stage.flags() == (CAN | abi.IF_NO_XMIT,) * 2
+        assert not lines
+        assert stage.handoff.interfaces[stage.wired.client.ifindex].name == "wan0"
+
+
+@in_fresh_netns
+def test_what_was_set_is_put_back_under_the_new_name() -> None:
+    """Whoever bears the old name by then is not touched; nor is it set again meanwhile."""
+    with staged(KernelHandoff.SET, forwarding=0) as stage, IPRoute() as ipr:
+        stage.handoff.look()
+        ipr.link("set", index=stage.wired.client.ifindex, ifname="wan0")
+        ipr.link("add", ifname="cl", kind="veth", peer="clx")
+        write("cl", "forwarding", 1)
+        stage.handoff.look()
+        write("be", "forwarding", 0)
+        stage.handoff.look()
+        notes = Notes(stage.wired.router.plane.maps["notes"])
+        HostChanges(notes, adopted=True).restore(Path("/nonexistent"), Path("/nonexistent/own"))
+        names = ("wan0", "cl", "be")
+        read = [sysctl.read(sysctl.of_interface(name, "forwarding")) for name in names]
+        assert read == ["0", "1", "0"]
+
+
+@in_fresh_netns
+def test_an_interface_that_was_made_anew_is_set_again() -> None:
+    """Nobody has set it back: it is another one, with the sysctls of a new interface."""
+    with staged(KernelHandoff.SET, forwarding=0) as stage, IPRoute() as ipr:
+        stage.handoff.look()
+        gone = stage.links.pop()
+        stage.network.interface_gone(gone.ifindex, gone.interface)
+        ipr.link("del", index=gone.ifindex)
+        ipr.link("add", ifname="be", kind="veth", peer="bex")
+        write("be", "forwarding", 0)
+        anew = link_info("be")
+        stage.links.append(dataclasses.replace(gone, ifindex=anew.ifindex))
+        stage.network.attached(anew)
+        stage.handoff.look()
+        assert anew.ifindex != gone.ifindex
+        known = dict(stage.wired.router.maps.interfaces.items())
+        assert known[anew.ifindex].flags & abi.IF_HANDOFF_FORWARD
+
+
+@in_fresh_netns
+def test_a_slow_look_does_not_go_over_a_newer_one() -> None:
+    """Interfaces that came meanwhile keep what was found of them."""
+    with staged() as stage:
+        client, backend = stage.links
+        stage.links[:] = [client] * _JUDGED
+        slow = stage.handoff._steps()
+        next(slow)
+        stage.links[:] = [client, backend]
+        stage.handoff.look()
+        for _ in slow:
+            pass
+        assert stage.handoff.interfaces.keys() == {client.ifindex, backend.ifindex}
+
+
+@in_fresh_netns
+def test_a_brief_look_asks_for_few_routes() -> None:
+    """10,000 services' addresses would hold the loop: those of the last look are taken, and
+    ``run`` looks at once."""
+
+    class Asked(Handoff):
+        def _judge(self, link: XdpLink, takes: bool, sources: list[SourceRoute] | None) -> State:
+            told.append(sources)
+            return super()._judge(link, takes, sources)
+
+    told: list[list[SourceRoute] | None] = []
+    with staged() as stage:
+        services = tuple(
+            dataclasses.replace(service(2), endpoint=Endpoint(0xC6130000 + number, 80))
+            for number in range(_SLICE + 1)
+        )
+        handoff = Asked(
+            RouterConfig(services, SETTINGS),
+            HostChanges(Notes(stage.wired.router.plane.maps["notes"])),
+            stage.wired.router.state,
+            stage.network,
+            lambda: stage.links,
+        )
+        handoff.look(briefly=True)
+        assert told == [None, None]
+
+        async def main() -> None:
+            work = asyncio.create_task(handoff.run())
+            await asyncio.sleep(REFRESH_S / 2)
+            work.cancel()
+
+        asyncio.run(main())
+        assert told[2] is not None
+        assert len(told[2]) == _SLICE + 1
+        handoff.look(briefly=True)
+        assert told[-1] is told[2]
+
+
+@in_fresh_netns
+def test_a_map_that_refuses_ends_nothing() -> None:
+    """What could not be written is told, and written with the next look."""
+    with staged() as stage, capture_logs() as lines:
+        state = stage.wired.router.state
+        refused: list[dict[int, int]] = []
+
+        class Refusing:
+            def set_handoff(self, flags: dict[int, int]) -> None:
+                if not refused:
+                    refused.append(flags)
+                    raise BpfError(28, "interfaces")
+                state.set_handoff(flags)
+
+        stage.handoff._state = cast(KernelState, Refusing())
+
+        async def main() -> None:
+            work = asyncio.create_task(stage.handoff.run())
+            for _ in range(2):
+                stage.handoff._changed.set()
+                await asyncio.sleep(0.1)
+            assert not work.done()
+            work.cancel()
+
+        asyncio.run(main())
+        assert stage.flags() == (CAN | abi.IF_NO_XMIT,) * 2
+        assert [each["event"] for each in lines].count("handoff_not_checked") == 1

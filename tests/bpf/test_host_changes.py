@@ -104,3 +104,32 @@ def test_what_cannot_be_noted_is_not_done() -> None:
         assert sysctl.read(ACCEPT) == "0"
         assert not changes.set("net.ipv4.conf.none.forwarding", "1", "a test")
         changes.restore(ALONE, ALONE / "own")
+
+
+@in_fresh_netns
+def test_what_was_not_done_is_not_noted() -> None:
+    """Else ``detach`` or a successor would undo what an operator has done by hand."""
+    with notes() as noted:
+        changes = HostChanges(noted)
+        assert changes.set(ACCEPT, "1", "a test")
+        assert not changes.set(FORWARDING, "no number", "a test")  # the kernel refuses it
+        assert noted.read(Note.SYSCTLS) == f"{ACCEPT} 0 1"
+
+
+@in_fresh_netns
+def test_an_interface_that_comes_under_the_name_of_another() -> None:
+    """It is tried anew, and undone is what was done to it; others are not concerned."""
+    operator_sets(FORWARDING, "0")
+    other = "net.ipv4.conf.default.accept_local"
+    with notes() as noted:
+        changes = HostChanges(noted)
+        for name in (FORWARDING, ACCEPT, other):
+            assert changes.set(name, "1", "a test")
+        changes.interface_gone("lo")
+        assert noted.read(Note.SYSCTLS) == f"{other} 0 1"
+        operator_sets(FORWARDING, "0")
+        operator_sets(other, "0")
+        assert changes.set(FORWARDING, "1", "a test")
+        assert not changes.set(other, "1", "a test")
+        changes.restore(ALONE, ALONE / "own")
+        assert (sysctl.read(FORWARDING), sysctl.read(ACCEPT)) == ("0", "1")

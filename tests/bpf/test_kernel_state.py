@@ -250,3 +250,32 @@ def test_a_retired_backend_is_forgotten(router: SmallRouter) -> None:
     assert dict(router.maps.backends.items()).keys() == {stays.id}
     assert dict(router.maps.backend_index.items()).keys() == {stays.endpoint}
     assert Names(router.plane.maps["names"]).read() == ({0: "web"}, {stays.id: stays.name})
+
+
+def test_a_successors_maps_are_left_alone(router: SmallRouter) -> None:
+    """Whatever a daemon hears that was stopped meanwhile: paths, interfaces, tables, hand-off."""
+    state = router.state
+    link = LinkInfo(7, "be", b"\2\0\0\0\0\7", 1500, True, 0, "none", "veth", True)
+    state.set_interface(link)
+    state.open_services()
+
+    def contents() -> list[object]:
+        maps = router.maps
+        return [
+            *map(dict, (maps.backends.items(), maps.services.items(), maps.interfaces.items())),
+            maps.control.read(),
+            Names(router.plane.maps["names"]).read(),
+        ]
+
+    successor = replace(router.maps.control.read(), heartbeat_ns=S, probe_key=(1, 2))
+    bpf.BpfMap(router.plane.maps["control"]).write(bytes(4), abi.pack_control(successor))
+    before = contents()
+    state.is_lost = lambda: True
+    state.set_path(1, PATH)
+    state.set_up(1, True)
+    state.set_interface(replace(link, mtu=1280, ifindex=8))
+    state.set_handoff({7: abi.IF_NO_XMIT})
+    state.forget_interface(7)
+    state.publish_hash_table(0, EMPTY_TABLE)
+    state.forget_backend(router.backends[1])
+    assert contents() == before

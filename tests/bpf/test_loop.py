@@ -159,6 +159,28 @@ def test_the_heart_beats_until_the_loop_stops() -> None:
 
 
 @in_fresh_netns
+def test_tables_that_were_carried_over_are_made_anew_by_themselves() -> None:
+    """They name backends as they were before: nothing has to happen for them to be put right."""
+
+    async def main(wired: WiredRouter) -> None:
+        fd = wired.router.plane.maps["first_packet_events"]
+        ring = RingBuffer(fd, bpf.map_info(fd).max_entries)
+        engine = engine_of(wired)
+        loop = EngineLoop(engine, wired.executor, ring, lambda _now_ns: None, 10 * MS)
+        loop.publish({service.id for service in wired.router.config.services})
+        assert engine.tables_waiting == 1
+        loop.start()
+        try:
+            await until(lambda: not engine.tables_waiting)
+        finally:
+            loop.stop()
+            ring.close()
+
+    with wired_router() as wired:
+        asyncio.run(main(wired))
+
+
+@in_fresh_netns
 def test_a_fault_about_one_flow_is_that_flows_alone() -> None:
     """The log callback raises for the race's leader: who joined it is decided all the same."""
     made: list[Decision] = []
@@ -288,7 +310,9 @@ def test_a_daemon_that_stood_still_asks_first_whether_it_is_still_at_work() -> N
         await until(lambda: len(beats) > 2)
         ours = False
         await until(lambda: len(beats) > 6)  # it is not asked while it beats
+        assert not loop.is_lost()
         time.sleep(1.1)  # noqa: ASYNC251 - it is to stand still
+        assert loop.is_lost()
         before = len(beats)
         await asyncio.sleep(0.05)
         assert len(beats) == before

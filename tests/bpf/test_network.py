@@ -7,8 +7,11 @@ import asyncio
 import contextlib
 import itertools
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from typing import cast
+
+from structlog.testing import capture_logs
 
 from tests.support.cast import BACKENDS
 from tests.support.fresh_netns import in_fresh_netns
@@ -181,6 +184,22 @@ def test_a_path_counts_from_the_moment_when_its_interface_is_attached() -> None:
 
 
 @in_fresh_netns
+def test_a_path_that_moved_before_its_interface_went_is_remembered() -> None:
+    """It leads by another one by now, which is attached later: nobody reports it again."""
+    with wired_router() as wired:
+        network, heard = network_of(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        network.interface_gone(wired.client.ifindex, "cl")
+        moved = replace(wired.path(), ifindex=wired.client.ifindex)
+        network.path_changed(ADDR, moved, "")
+        network.interface_gone(wired.backend.ifindex, "be")
+        assert network.paths[1][0] is None
+        network.attached(wired.client)
+        assert network.paths[1] == (moved, "")
+        assert heard.states[-1] == (True, wired.client.ifindex)
+
+
+@in_fresh_netns
 def test_many_backends_of_one_host_change_in_turns() -> None:
     """AT_ONCE a turn of the loop; what is lost comes first, and the newest news count."""
     count = 10 * AT_ONCE
@@ -225,6 +244,118 @@ def test_many_backends_of_one_host_change_in_turns() -> None:
         asyncio.run(main())
 
 
+@in_fresh_netns
+def test_many_hosts_change_in_turns() -> None:
+    """Each with a backend of its own: their interface goes and comes back, and hand-off stands
+    otherwise; no turn of the loop has more than AT_ONCE backends, or lines."""
+    count = 10 * AT_ONCE
+    addrs = range(ADDR, ADDR + count)
+    backends = [Backend(n, f"b{n}", Endpoint(addr, 80), 0) for n, addr in enumerate(addrs)]
+    with wired_router() as wired, capture_logs() as lines:
+        heard: list[bool] = []
+
+        def tell(event: Event) -> None:
+            if isinstance(event, BackendState):
+                heard.append(event.up)
+
+        async def in_turns(up: bool) -> None:
+            steps = [(0, 0), (len(heard), len(lines))]
+            async with asyncio.timeout(10):
+                while len(heard) < count:
+                    await asyncio.sleep(0)
+                    steps.append((len(heard), len(lines)))
+            assert max(b[0] - a[0] for a, b in itertools.pairwise(steps)) <= AT_ONCE
+            assert max(b[1] - a[1] for a, b in itertools.pairwise(steps)) <= AT_ONCE
+            assert heard == [up] * count
+            heard.clear()
+            lines.clear()
+
+        async def main() -> None:
+            network = Network(backends, cast(KernelState, _Everything()), wired.executor, tell)
+            network.attached(wired.backend)
+            path = wired.path()
+            network.begin([(addr, path, "") for addr in addrs])
+            lines.clear()
+            network.interface_gone(wired.backend.ifindex, "be")
+            await in_turns(False)
+            for addr in addrs:
+                network.path_changed(addr, path, "")  # not attached: another reason
+            await in_turns(False)
+            network.attached(wired.backend)
+            await in_turns(True)
+            assert {network.paths[b.id] for b in backends} == {(path, "")}
+            network.handoff = handoff = _Unusable()
+            network.reconsider()
+            await in_turns(False)
+            handoff.reason = ""
+            network.reconsider()
+            network.close()
+            heard.clear()
+            await asyncio.sleep(0.01)
+            assert not heard
+
+        asyncio.run(main())
+
+
+@in_fresh_netns
+def test_nothing_is_left_to_do_after_close() -> None:
+    """A turn that was to come fails nobody's shutdown."""
+    count = 2 * AT_ONCE
+    backends = [Backend(n, f"b{n}", Endpoint(ADDR, 1000 + n), 0) for n in range(count)]
+    with wired_router() as wired:
+        faults: list[object] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
+            state = cast(KernelState, _Everything())
+            network = Network(backends, state, wired.executor, lambda _event: None)
+            network.attached(wired.backend)
+            network.path_changed(ADDR, wired.path(), "")
+            network.close()
+            await asyncio.sleep(0.01)
+
+        asyncio.run(main())
+        assert not faults
+
+
+@in_fresh_netns
+def test_a_retired_backends_interface_is_a_clients_again() -> None:
+    """By which interfaces clients come is judged without it, at once and for good."""
+    there = replace(B1, endpoint=Endpoint(ADDR + 9, 80), id=9)
+    with wired_router() as wired:
+        router = wired.router
+        state = cast(KernelState, _Everything())
+        network = Network(router.backends, state, wired.executor, lambda _: None, [there])
+        for link in (wired.client, wired.backend):
+            network.attached(link)
+        seen: list[set[int]] = []
+        network.handoff = _Unusable(seen)
+        by_client = replace(wired.path(), ifindex=wired.client.ifindex)
+        network.begin([(ADDR, wired.path(), ""), (ADDR + 9, by_client, "")])
+        assert seen[-1] == {wired.client.ifindex, wired.backend.ifindex}
+        network.forget_retired(there)
+        assert seen[-1] == {wired.backend.ifindex}
+        seen.clear()
+        network.path_changed(ADDR + 9, by_client, "")  # the kernel goes on to tell
+        assert not seen
+
+
+class _Unusable:
+    """Hand-off as a test says; ``seen``: the interfaces of all backends at each question."""
+
+    def __init__(self, seen: list[set[int]] | None = None) -> None:
+        self.reason = "" if seen is not None else "no way"
+        self._seen = seen
+
+    def takes_frames(self, ifindex: int) -> bool:
+        return True
+
+    def unusable(self, egress: int, egresses: Collection[int]) -> str:
+        if self._seen is not None:
+            self._seen.append(set(egresses))
+        return self.reason
+
+
 class _Everything:
     """Takes any path of any backend."""
 
@@ -233,6 +364,8 @@ class _Everything:
     def set_up(self, backend: int, up: bool) -> None: ...
 
     def set_interface(self, link: object) -> None: ...
+
+    def forget_interface(self, ifindex: int) -> None: ...
 
     def gathered(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

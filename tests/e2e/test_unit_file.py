@@ -13,9 +13,10 @@ import pytest
 from tests.support.clients import who_answers
 from tests.support.netns import running_lab, wait_for
 from tests.support.privileges import require_program
-from tests.support.router import Router, own_bpffs
+from tests.support.router import Router, calm_config, own_bpffs
 from xdp_router.adapters.bpf_support import _CAPABILITIES
 from xdp_router.lab import BackendSpec, LabSpec
+from xdp_router.linux.ethtool import Offload, set_offload
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -86,5 +87,26 @@ def test_the_daemon_works_with_just_these(
             assert any("2 of 2 backends up" in each for each in notified)
             assert router.stop() == 0
             assert not router.left_behind()
+        finally:
+            router.close()
+
+
+def test_hand_off_works_with_just_these(private_mounts: Path, tmp_path: Path) -> None:
+    """Sysctls are set and put back; a held first packet leaves by a raw socket."""
+    spec = LabSpec((BackendSpec("b1"),))
+    forwarding = Path("/proc/sys/net/ipv4/conf/client0/forwarding")
+    with running_lab(spec) as lab, own_bpffs(private_mounts) as bpffs:
+        lab.router.run(lambda: forwarding.write_text("0"))
+        # Nothing can be redirected to the other end of such a wire.
+        lab.backends[0].run(lambda: set_offload("eth0", Offload.GRO, False))
+        router = _Confined(lab, tmp_path, bpffs)
+        try:
+            router.start(calm_config(spec, 'kernel_handoff = "set"'))
+            assert router.events("sysctl_set")
+            with router.counted() as risen:
+                assert who_answers(router) == "b1"
+                assert risen("handed_to_kernel")
+            assert router.stop() == 0
+            assert lab.router.run(forwarding.read_text) == "0\n"
         finally:
             router.close()

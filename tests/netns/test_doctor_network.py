@@ -7,7 +7,7 @@ import socket
 
 from pyroute2 import IPRoute
 
-from tests.support.fresh_netns import in_fresh_netns, make_wire
+from tests.support.fresh_netns import in_fresh_netns, make_sysctls_read_only, make_wire
 from xdp_router.adapters import doctor_network
 from xdp_router.adapters.doctor_finding import Finding, Severity
 from xdp_router.adapters.host import link_info
@@ -50,6 +50,19 @@ def test_ports() -> None:
         with socket.create_server(("127.0.0.1", 61_005)):
             found = _bad(list(doctor_network.check_ports(61_000, 61_009, attached=True)))
             assert found == {"probe_port_in_use": Severity.WARN}
+
+
+@in_fresh_netns
+def test_ports_that_cannot_be_reserved() -> None:
+    """Where /proc/sys is read-only attach would refuse, unless somebody has reserved them."""
+    with Sysctls() as sysctls:
+        sysctls.reserve_ports(61_000, 61_004)
+        make_sysctls_read_only()
+        assert _bad(list(doctor_network.check_ports(61_000, 61_004, attached=False))) == {}
+        (found,) = doctor_network.check_ports(61_000, 61_009, attached=False)
+        assert (found.code, found.severity) == ("probe_ports_read_only", Severity.FAIL)
+        assert "sysctl -w net.ipv4.ip_local_reserved_ports=61005-61009" in found.mend
+        sysctls.leave_ports(sysctls.reserved)
 
 
 @in_fresh_netns

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.fresh_netns import in_fresh_netns
+from tests.support.fresh_netns import in_fresh_netns, make_sysctls_read_only
 from xdp_router.adapters import sysctl
 from xdp_router.adapters.sysctl import Change, SysctlError, Sysctls
 
@@ -144,3 +145,22 @@ def test_port_lists_are_read_and_written(text: str, ports: set[int]) -> None:
     """The kernel's notation is understood and produced."""
     assert sysctl.parse_ports(text) == ports
     assert sysctl.parse_ports(sysctl.format_ports(ports)) == ports
+
+
+@in_fresh_netns
+def test_read_only_as_in_a_container() -> None:
+    """Told with the command; what was set from outside needs no setting."""
+
+    Path("/proc/sys", RESERVED.replace(".", "/")).write_text("40000-40003")
+    assert not sysctl.read_only(RESERVED)
+    make_sysctls_read_only()
+    assert sysctl.read_only(RESERVED)
+    sysctls = Sysctls()
+    assert sysctls.reserve_ports(40000, 40003) == []
+    with pytest.raises(SysctlError) as caught:
+        sysctls.reserve_ports(40000, 40010)
+    assert str(caught.value) == (
+        f"cannot set sysctl {RESERVED} to '40000-40010': Read-only file system: set it from "
+        f"outside: sysctl -w {RESERVED}=40000-40010"
+    )
+    sysctls.restore()

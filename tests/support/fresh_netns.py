@@ -20,7 +20,8 @@ from pyroute2 import IPRoute
 
 from tests.support.privileges import require_root
 
-_CLONE_NEWNET = 0x40000000
+_CLONE_FS, _CLONE_NEWNS, _CLONE_NEWNET = 0x200, 0x20000, 0x40000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
 _Result = TypeVar("_Result")
 
@@ -65,6 +66,19 @@ def open_netns() -> int:
 def enter_netns(fd: int) -> None:
     """Move the calling thread into a network namespace."""
     _call("setns", fd, _CLONE_NEWNET)
+
+
+def make_sysctls_read_only() -> None:
+    """As in a container, for the calling thread alone; its mounts are its own from here on."""
+    _call("unshare", _CLONE_FS | _CLONE_NEWNS)
+
+    def mount(path: bytes, flags: int) -> None:
+        if _libc.mount(path, path, None, flags, None):
+            raise OSError(ctypes.get_errno(), f"mount: {path!r}")
+
+    mount(b"/", _MS_REC | _MS_PRIVATE)
+    mount(b"/proc/sys", _MS_BIND)
+    mount(b"/proc/sys", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
 @dataclass(frozen=True)

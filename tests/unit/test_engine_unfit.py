@@ -8,7 +8,7 @@ import dataclasses
 from tests.support.cast import BACKENDS, DEADLINE, T0, engine, first, probe, reply, sent
 from tests.support.playbook import EXPIRE, MS, play
 from xdp_router.core.commands import LogDecision, Reinject, SendProbe, WriteBinding
-from xdp_router.core.engine import Engine
+from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.events import BackendPath, BindingWritten, FirstPacket
 from xdp_router.core.model import NO_BACKEND, Decision, Mode, ProbeAnswer, Reason, Unfit
 
@@ -83,6 +83,18 @@ def test_fallback_and_hash_pass_over_it_too() -> None:
         (T0 + 1, sent(2, T0 + 1), []),
         (DEADLINE, EXPIRE, [WriteBinding(own, 2, Mode.HASH, Reason.DEADLINE, 50 * MS)]),
     )
+
+
+def test_nor_does_it_get_itself_when_there_is_no_time_for_a_race() -> None:
+    """More first packets than may be open: what is decided at once goes past it as well."""
+    made = engine(1, 2, fallback=1, settings=EngineSettings(max_open_decisions=1))
+    own = of(B1.endpoint.addr)
+    play(
+        made,
+        (T0, first(1), [probe(1), probe(2)]),
+        (T0, own, [WriteBinding(own, 2, Mode.HASH, Reason.OVERLOAD, 0)]),
+    )
+    assert made.counters["client_is_backend"] == 1
 
 
 def test_backends_beside_the_client_are_passed_over() -> None:

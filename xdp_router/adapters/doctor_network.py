@@ -68,6 +68,15 @@ def check_ports(first: int, last: int, attached: bool) -> Iterator[Finding]:
             f"{sysctl.RESERVED_PORTS} anew, so local connections may get these ports",
             f"sysctl -w {sysctl.RESERVED_PORTS}={first}-{last} (with what else belongs there)",
         )
+    elif open_ports and sysctl.read_only(sysctl.RESERVED_PORTS):
+        ports = sysctl.format_ports(open_ports)
+        yield fail(
+            "probe_ports_read_only",
+            subject,
+            f"attach cannot reserve {ports}: /proc/sys is read-only here, as in a container",
+            f"from outside: sysctl -w {sysctl.RESERVED_PORTS}={ports} (with what else belongs "
+            "there)",
+        )
     elif low <= last and first <= high and not attached:
         yield ok(
             "probe_ports",

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,7 +48,11 @@ def _write(name: str, value: str) -> None:
         with open(_path(name), "w", encoding="ascii") as file:
             file.write(f"{value}\n")
     except OSError as error:
-        raise SysctlError(f"cannot set sysctl {name} to {value!r}: {error.strerror}") from error
+        text = f"cannot set sysctl {name} to {value!r}: {error.strerror}"
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            # In a container, as a rule; who finds it set need not set it.
+            text += f": set it from outside: sysctl -w {name}={value}"
+        raise SysctlError(text) from error
 
 
 def parse_ports(text: str) -> set[int]:
@@ -164,6 +169,20 @@ class Sysctls:
             if exists(change.name) and read(change.name) == change.ours:
                 self._old[change.name] = (change.old, change.ours)
 
+    def forget(self, prefix: str) -> bool:
+        """Leave what begins like this as it is, for ever: whether there was any."""
+        gone = [name for name in self._old if name.startswith(prefix)]
+        for name in gone:
+            del self._old[name]
+        return bool(gone)
+
+    def rename(self, prefix: str, new: str) -> bool:
+        """What begins with ``prefix`` begins with ``new`` by now: whether there was any."""
+        old = {name: name.replace(prefix, new, 1) for name in self._old if name.startswith(prefix)}
+        for name, renamed in old.items():
+            self._old[renamed] = self._old.pop(name)
+        return bool(old)
+
     @property
     def changes(self) -> list[Change]:
         """What has been set, and is to be put back."""
@@ -233,3 +252,11 @@ class Sysctls:
 def exists(name: str) -> bool:
     """Whether this kernel, and this namespace, has the sysctl."""
     return os.path.exists(_path(name))
+
+
+def read_only(name: str) -> bool:
+    """Whether nobody can set the sysctl here, as in a container. Raises SysctlError."""
+    try:
+        return bool(os.statvfs(_path(name)).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        raise SysctlError(f"cannot look at sysctl {name}: {error.strerror}") from error

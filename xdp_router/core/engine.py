@@ -228,14 +228,14 @@ class Engine:
             # Left to XDP, which decides when the client retransmits.
             self._counters["first_packets_unknown_service"] += 1
             return
-        if len(self._open) >= self._settings.max_open_decisions:
-            self._counters["first_packets_overload"] += 1
-            flow = self._open[first.key] = Flow(first, service, Evidence())
-            self._degrade(flow, Reason.OVERLOAD, now_ns, out)
-            return
         unfit, excluded = self._surroundings.unfit(service, first, self._up)
         for _, why in unfit:
             self._counters[UNFIT_AS[why]] += 1
+        if len(self._open) >= self._settings.max_open_decisions:
+            self._counters["first_packets_overload"] += 1
+            flow = self._open[first.key] = Flow(first, service, Evidence(), unfit, excluded)
+            self._degrade(flow, Reason.OVERLOAD, now_ns, out)
+            return
         evidence, steps = self._strategies[service.id].admit(service, first, now_ns, excluded)
         flow = self._open[first.key] = Flow(first, service, evidence, unfit, excluded)
         self._follow(steps, now_ns, out)
