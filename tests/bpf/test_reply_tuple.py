@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.bpf.corpus.case import Case
+from tests.bpf.corpus.first import given_up
 from tests.bpf.corpus.flows import established, read_pending, reply, reply_key
 from tests.bpf.corpus.isn import CLOSING, flows_idle, flows_idle_unattended
 from tests.bpf.corpus.takeover import ALL, KEEPS, TAKES, theirs, theirs_pending
@@ -16,9 +17,6 @@ from xdp_router.core import abi
 from xdp_router.daemon.reply_tuple import free_reply_tuple
 
 pytest_plugins = ("tests.support.worlds",)
-
-S = 1_000_000_000
-IDLE = 200 * S
 
 
 def entries(world: World) -> tuple[int, int]:
@@ -44,7 +42,7 @@ def free(world: World, *given: Given) -> bool:
         ((theirs(back=CLOSING, alone=True),), (0, 0)),
         ((theirs(), flows_idle), (0, 0)),
         ((theirs_pending(*ALL, flags=abi.PENDING_CLOSED),), (0, 0)),
-        ((theirs_pending(*ALL, idle_ns=IDLE),), (0, 0)),
+        ((theirs_pending(*ALL), given_up), (0, 0)),
         ((theirs_pending("REPLY"),), (0, 0)),
         ((theirs_pending("REPLY", "SEEN"),), (1, 0)),
     ],
@@ -72,7 +70,7 @@ def test_a_flow_that_is_over_gives_way(
             (0, 2),
         ),
         ((theirs_pending(*ALL),), (3, 0)),
-        ((theirs_pending(*ALL, idle_ns=IDLE, flags=abi.PENDING_PROVEN),), (3, 0)),
+        ((theirs_pending(*ALL, flags=abi.PENDING_PROVEN), given_up), (3, 0)),
         ((), (0, 0)),
     ],
 )

@@ -12,7 +12,7 @@ from xdp_router.core.model import NO_BACKEND, Mode, Reason
 
 from .case import NOW, Case, has_pending, tables_hold
 from .flows import AGE_NS, seen, seen_key
-from .world import CLIENT_ISN, SHOP, World, flow_key, to_service
+from .world import CLIENT_ISN, MS, SHOP, World, flow_key, to_service
 
 LINUX: Options = (
     ("MSS", 1460), ("SAckOK", b""), ("Timestamp", (12345, 0)), ("NOP", None), ("WScale", 7),
@@ -121,6 +121,13 @@ SCALES = [
 def given_up(world: World) -> None:
     """What is pending has been idle for longer than it may be."""
     world.change_control(pending_idle_ns=AGE_NS // 2)
+
+
+def given_up_unattended(world: World) -> None:
+    """The same, and the daemon gives no sign of life."""
+    world.change_control(
+        pending_idle_ns=AGE_NS // 2, heartbeat_ns=world.now_ns - AGE_NS, heartbeat_stale_ns=MS
+    )
 
 
 CASES = [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tests.support.frames import ACK, FIN, PSH, RST, Segment
@@ -61,8 +62,8 @@ FROM_B1 = Segment(flags=PSH | ACK, seq=SENT, ack=TAKEN, window=77, payload=b"ans
 
 
 def full(ago_ns: int = 0) -> Given:
-    """A proven flow found no room so long ago."""
-    return lambda world: world.write_pressure(full_ns=world.now_ns - ago_ns)
+    """A proven flow found no room so long before now, which is not when the case began."""
+    return lambda world: world.write_pressure(full_ns=time.monotonic_ns() - ago_ns)
 
 
 def proven(
@@ -113,7 +114,7 @@ def stays(name: str, segment: Segment, *then: Then, given: tuple[Given, ...] = (
                      given=given or proven(), counters=counters or {}, then=then)  # fmt: skip
 
 
-def _full_still(ago_ns: int) -> tuple[Given, ...]:
+def _full_still(ago_ns: int = 0) -> tuple[Given, ...]:
     return (*proven(), fill_table(0), full(ago_ns))
 
 
@@ -132,7 +133,7 @@ LATE = [
          given=proven(there={"flags": PROVEN | abi.PENDING_FIN}), fins=(abi.PENDING_FIN, 0)),
     late("after the backend's FIN", NEXT, has_flow("back", flags=abi.FLOW_FIN),
          given=proven(back={"flags": KNOWN | abi.PENDING_FIN}), fins=(0, abi.PENDING_FIN)),
-    late("full was longer ago than a new try takes", NEXT, given=(*proven(), full(20 * MS))),
+    late("full was longer ago than a new try takes", NEXT, given=(*proven(), full(50 * MS))),
     *(stays(name, NEXT.but(**change), tables_hold(2, 0), _there(flags=PROVEN)) for name, change in (
         ("neither number is exact", {"seq": TAKEN + 1, "ack": SENT - 1}),
         ("beyond the backend's window", {"seq": TAKEN + WINDOW + 1}),
@@ -142,8 +143,8 @@ LATE = [
         ("no ACK", {"flags": PSH}),
         ("a stale handshake", {"seq": CLIENT_ISN + 1, "ack": SERVER_ISN + 1}),
     )),
-    stays("full a moment ago: nobody asks again", NEXT, given=_full_still(MS)),
-    stays("full all the same: noted", NEXT, stateless_ahead, given=_full_still(20 * MS),
+    stays("full a moment ago: nobody asks again", NEXT, given=_full_still()),
+    stays("full all the same: noted", NEXT, stateless_ahead, given=_full_still(50 * MS),
           counters={"promote_table_full": 1}),
     stays("REPLY was made anew and knows no numbers", NEXT, tables_hold(2, 0),
           given=proven(back={"flags": PROVEN})),
@@ -183,12 +184,12 @@ FOLLOWED = [
     hears("RST at another number", FROM_B1.but(flags=RST, seq=SENT + 1), SAME),
     hears("SYN-ACK again", Segment(flags=0x12, seq=SERVER_ISN, ack=CLIENT_ISN + 1, window=9), SAME),
     stays("FIN of the client is noted", NEXT.but(flags=FIN | ACK),
-          _there(flags=PROVEN | abi.PENDING_FIN), given=_full_still(MS)),
+          _there(flags=PROVEN | abi.PENDING_FIN), given=_full_still()),
     stays("FIN of the client beyond the window", NEXT.but(flags=FIN | ACK, seq=TAKEN + WINDOW + 1),
-          _there(flags=PROVEN), given=_full_still(MS)),
+          _there(flags=PROVEN), given=_full_still()),
     stays("FIN after the backend's", NEXT.but(flags=FIN | ACK),
           _there(flags=abi.PENDING_CLOSED | abi.PENDING_FIN),
-          given=(*proven(back={"flags": KNOWN | abi.PENDING_FIN}), full(MS))),
+          given=(*proven(back={"flags": KNOWN | abi.PENDING_FIN}), full())),
     stays("RST of the client ends it", NEXT.but(flags=RST), *ENDED),
     stays("RST of the client at another number", NEXT.but(flags=RST, seq=TAKEN + 1),
           _there(flags=PROVEN)),

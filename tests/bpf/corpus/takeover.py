@@ -11,9 +11,8 @@ from xdp_router.core.model import Reason
 
 from .case import Case, Then, answered, forwarded, has_pending, tables_hold
 from .degrade import decides, hash_table, refusal, silent
-from .first import OPEN
+from .first import OPEN, given_up_unattended
 from .flows import (
-    AGE_NS,
     flow_keys,
     forward_entry,
     forward_key,
@@ -59,18 +58,17 @@ def theirs(
     return put
 
 
-def theirs_pending(*kinds: str, idle_ns: int = AGE_NS, **change: Any) -> Given:
+def theirs_pending(*kinds: str, **change: Any) -> Given:
     """Such entries of a pending flow of theirs."""
 
     def put(world: World) -> None:
-        old: dict[str, Any] = {"last_seen_ns": world.now_ns - idle_ns}
         if "SEEN" in kinds:
             put_pending(world, seen_key(SHOP), seen_value(world, service=1))
         if "FORWARD" in kinds:
-            value = forward_value(world, SHOP_B1, **old | change)
+            value = forward_value(world, SHOP_B1, **change)
             put_pending(world, forward_key(SHOP), value)
         if "REPLY" in kinds:
-            put_pending(world, reply_key(SHOP_B1), reply_value(world, SHOP_B1, SHOP, **old))
+            put_pending(world, reply_key(SHOP_B1), reply_value(world, SHOP_B1, SHOP))
 
     return put
 
@@ -116,7 +114,7 @@ TAKES = [
     takes("half a closing flow", shared, theirs(back=CLOSING, alone=True)),
     takes("a pending flow that was refused", shared,
           theirs_pending(*ALL, flags=abi.PENDING_CLOSED)),
-    takes("an idle pending flow", theirs_pending(*ALL, idle_ns=200_000_000_000)),
+    takes("an idle pending flow", theirs_pending(*ALL), given_up_unattended),
     takes("REPLY without a FORWARD", theirs_pending("REPLY")),
     takes("REPLY without a FORWARD; a first packet that is held since stays",
           theirs_pending("REPLY", "SEEN"), pending=3),
@@ -138,8 +136,8 @@ KEEPS = [
           entries=(0, 2), stale=flows_idle_unattended),
     keeps("a pending flow", theirs_pending(*ALL), entries=(3, 0)),
     keeps("a proven flow is not over as soon as a pending one",
-          theirs_pending(*ALL, idle_ns=200_000_000_000, flags=abi.PENDING_PROVEN),
-          entries=(3, 0)),
+          theirs_pending(*ALL, flags=abi.PENDING_PROVEN), entries=(3, 0),
+          stale=given_up_unattended),
 ]  # fmt: skip
 
 

@@ -215,10 +215,10 @@ class World:
     def write_pressure(self, full_ns: int = 0, stateless_ns: int = 0) -> None:
         """Write when the table was last found full, and until when services are stateless."""
         table = bpf.BpfMap(self.program.plane.maps["pressure"])
-        table.write((0).to_bytes(4, "little"), abi.pack_pressure(full_ns))
         for number in (0, 1):
             slot = (1 + number).to_bytes(4, "little")
             table.write(slot, abi.pack_pressure(0, stateless_ns))
+        table.write((0).to_bytes(4, "little"), abi.pack_pressure(full_ns))
 
     def change_control(self, **change: Any) -> None:
         """Write control with other values."""
