@@ -90,6 +90,7 @@ class LogStream:
         self._thread.join(flush_s)
         if self._thread.is_alive():
             self._lead_nowhere()  # or whatever is still said would wait for ever
+            self._fd = -1  # the number may be another file's by the time the thread goes on
         else:
             os.close(self._out)
         self._out = -1
@@ -117,6 +118,8 @@ class LogStream:
                     self._lead_nowhere()
 
     def _lead_nowhere(self) -> None:
+        if self._fd < 0:
+            return
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._fd)
         os.close(nowhere)

@@ -81,7 +81,7 @@ def test_nobody_reads_and_then_somebody_does(pipe: tuple[int, IO[str]]) -> None:
     for number in range(5000):
         stream.write(f"line {number}\n")
     got = os.read(reader, 1 << 16).decode()
-    while not got.endswith("line 99\n"):
+    while "line 99\n" not in got:
         got += os.read(reader, 1 << 16).decode()
     time.sleep(0.1)
     while select.select([reader], [], [], 0.2)[0]:
@@ -104,6 +104,21 @@ def test_it_ends_although_nobody_reads(pipe: tuple[int, IO[str]]) -> None:
     assert 0.1 < time.monotonic() - begun < 2
     target.write("y" * 100_000)
     target.flush()
+
+
+def test_what_is_closed_is_left_alone(pipe: tuple[int, IO[str]]) -> None:
+    """The reader ends after the stream was given up: its number may be another file's by then."""
+    reader, target = pipe
+    stream = LogStream(target)
+    stream.write("x" * 100_000 + "\n")
+    stream.close(0.1)
+    number = target.fileno()
+    with open(os.devnull, "rb") as other:
+        os.dup2(other.fileno(), number)
+        os.close(reader)  # the thread's write fails
+        stream._thread.join(10)
+        assert not stream._thread.is_alive()
+        assert fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 def test_a_reader_that_has_ended(pipe: tuple[int, IO[str]]) -> None:
