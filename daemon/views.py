@@ -226,7 +226,9 @@ class Views:
                 rtt = probe.rtt_ns / _NS_PER_US
                 text = f"{name}: {answer}, RTT {rtt:.1f} us"
                 line.append((at(probe.answered_ns), "answer", text))
-        to = self._backend_name(decision.backend) or "nobody (refused)"
+        winner = self._backend_name(decision.backend)
+        to = winner or "nobody (refused)"
+        out = f"out to {winner}" if winner else "RST to the client"
         line.append(
             (
                 at(decision.decided_ns),
@@ -236,9 +238,9 @@ class Views:
         )
         if decision.fppl_ns:
             what = "re-injected" if decision.reinjected_ns else "forwarded"
-            line.append((round(decision.fppl_ns / _NS_PER_US, 1), what, f"out to {to}"))
+            line.append((round(decision.fppl_ns / _NS_PER_US, 1), what, out))
         elif decision.reinjected_ns:
-            line.append((at(decision.reinjected_ns), "re-injected", f"out to {to}"))
+            line.append((at(decision.reinjected_ns), "re-injected", out))
         if decision.synack_us:
             line.append((float(decision.synack_us), "SYN-ACK", f"of {to}"))
         if decision.established_ns:

@@ -121,8 +121,8 @@ def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -
 @pytest.mark.parametrize(
     ("beat_ago_ns", "words"),
     [
-        (None, "a daemon that is gone.*xdp-routerd detach eth0 eth1"),
-        (60_000_000_000, "a daemon that is gone.*xdp-routerd detach eth0 eth1"),
+        (None, "a daemon that is gone.*xdp-routerd detach eth0 eth1 --pins "),
+        (60_000_000_000, "a daemon that is gone.*xdp-routerd detach eth0 eth1 --pins "),
         (0, "a running daemon.*stop that daemon"),
     ],
 )

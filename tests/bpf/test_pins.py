@@ -10,6 +10,7 @@ import pytest
 
 from xdp_router.adapters.pins import (
     DEFAULT_ROOT,
+    InstanceRef,
     PinError,
     exchange,
     find_instances,
@@ -36,6 +37,9 @@ def test_instances_are_found_by_interface(bpffs: Path) -> None:
     found = instance_of(bpffs, "a+b")
     assert found is not None
     assert found.name == "eth0.100+a+b"
+    assert found.detach == f"xdp-routerd detach eth0.100 a+b --pins {bpffs}"
+    usual = InstanceRef(("eth0", "eth1"), instance_dir(DEFAULT_ROOT, ("eth0", "eth1")))
+    assert usual.detach == "xdp-routerd detach eth0 eth1"
     assert instance_of(bpffs, "eth0") is None
     assert instance_interfaces(found.path) == ("eth0.100", "a+b")
     assert find_instances(bpffs / "nothing") == []

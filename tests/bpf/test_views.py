@@ -191,6 +191,20 @@ def test_explain_is_a_time_line(stage: Stage) -> None:
     assert details["first data"] == "from b2"
 
 
+def test_all_refused(stage: Stage) -> None:
+    """The held packet runs through the program once more, and comes out as a RST."""
+    stage.engine.handle(first(1), T0)
+    for number in (1, 2):
+        stage.engine.handle(sent(number, T0 + number * 10 * US), T0 + 30 * US)
+        stage.engine.handle(reply(number, T0 + 200 * US, ProbeAnswer.RST), T0 + 210 * US)
+    stage.engine.handle(BindingWritten(key(1)), T0 + 250 * US)
+    answer = stage.views.explain({"client": CLIENT})
+    assert answer["reason"] == "all_refused"
+    details = {line["what"]: line["detail"] for line in answer["timeline"]}
+    assert details["decided"].startswith("nobody (refused)")
+    assert details["re-injected"] == "RST to the client"
+
+
 def test_a_closed_flow_keeps_its_reply_time(stage: Stage) -> None:
     """When the entries are gone, what they told at the end is still known."""
     _raced(stage.engine)

@@ -129,6 +129,14 @@ def test_a_foreign_link_is_refused_or_replaced(
         link.close()
 
 
+def test_another_router_is_called_one() -> None:
+    """--replace would end its connections: first of all, it is said whose program it is."""
+    assert "router" not in str(AlreadyAttached("wan0", 7, "theirs"))
+    ours = str(AlreadyAttached("wan0", 7, "xdp_router"))
+    assert "id 7 (xdp_router): it is a router's whose pins are not here (--pins" in ours
+    assert ours.endswith("or attach with --replace")
+
+
 @pytest.mark.parametrize("flag", [bpf.XDP_FLAGS_DRV_MODE, bpf.XDP_FLAGS_SKB_MODE])
 @in_fresh_netns
 def test_a_foreign_program_without_a_link_is_refused_or_replaced(flag: int) -> None:

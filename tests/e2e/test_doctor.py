@@ -61,6 +61,10 @@ def test_beside_a_daemon(router: Router) -> None:
     done = router.cli("doctor")  # from the tests' own namespace
     assert "another network namespace" in " ".join(done.stdout.split())
     assert done.returncode == 0
+    found = json.loads(router.cli("doctor", "--json").stdout)["findings"]
+    (mend,) = (each["mend"] for each in found if each["code"] == "other_namespace")
+    # To be copied: sudo drops exported variables.
+    assert f"xdp-router --control {router.control} --pins {router.pins} doctor" in mend
 
 
 def test_generic_mode(router: Router) -> None:

@@ -43,5 +43,5 @@ def test_leftovers(bpffs: Path) -> None:
     found = {each.code: each for each in check_pins(bpffs)}
     assert set(found) == {"pins_half_removed", "pins_of_other_version", "pins_abandoned"}
     assert found["pins_half_removed"].severity is Severity.FAIL
-    assert found["pins_half_removed"].mend == "sudo xdp-routerd detach eth0 eth1"
+    assert found["pins_half_removed"].mend == f"sudo xdp-routerd detach eth0 eth1 --pins {bpffs}"
     assert str(NO_SUCH_PID) in found["pins_abandoned"].subject

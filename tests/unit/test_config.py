@@ -62,6 +62,12 @@ def service(extra: str = "", backend: str = "") -> str:
     )
 
 
+def test_a_bad_address_is_no_name_to_choose() -> None:
+    """The fallback's mistake does not offer a backend whose own address is one."""
+    with pytest.raises(ConfigError, match=r"fallback: .* a backend of this service \(none\)"):
+        parse_config(service("fallback = 'b9'").replace(":8080", ":0"), "router.toml")
+
+
 def test_full_file_becomes_values() -> None:
     """Every key is taken over; backends are numbered through so that services have ranges."""
     web, db = Endpoint(0xC6126401, 80), Endpoint(0xC6126401, 5432)

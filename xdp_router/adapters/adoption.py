@@ -135,7 +135,7 @@ def _endpoint(value: abi.BackendValue) -> Endpoint:
 
 def open_former(found: InstanceRef) -> Former:
     """Open what was found. Raises PinError, naming the pin and the mend, unless all is ours."""
-    mend = f"xdp-routerd detach {' '.join(found.interfaces)}, which ends its connections"
+    mend = f"{found.detach}, which ends its connections"
     _check_kinds(found.path, mend)
     with contextlib.ExitStack() as undo:
         former = Former(DataPlane.open(found.path))

@@ -323,8 +323,8 @@ def occupied(interface: str, taken: InstanceRef, *, alive: bool) -> InstanceExis
     else:
         state = "a daemon that is gone"
         mend = (
-            f"attach {names}, all of them and no other, to take it over, or xdp-routerd detach "
-            f"{names}, which ends its connections"
+            f"attach {names}, all of them and no other, to take it over, or {taken.detach}, "
+            "which ends its connections"
         )
     return InstanceExists(f"{interface} already has a data plane of {state} ({taken.path}): {mend}")
 

@@ -7,6 +7,7 @@ Changes nothing.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,12 +27,13 @@ from . import (
     doctor_system,
     doctor_target,
 )
-from .control import ControlClient, ControlError
+from .control import DEFAULT_CONTROL_PATH, ControlClient, ControlError
 from .doctor_dataplane import Facts
 from .doctor_finding import Finding, guarded, warn
 from .doctor_interface import OurLink
 from .doctor_target import Target
 from .host import HostError, LinkInfo, link_info
+from .pins import DEFAULT_ROOT as ROOT
 from .pins import InstanceRef, find_instances
 
 
@@ -101,11 +103,20 @@ class _Examination:
                         instance.name,
                         "was attached in another network namespace: interfaces, routes and ports "
                         "are not looked at from here",
-                        f"sudo {into} xdp-router doctor",
+                        f"sudo {into} xdp-router{self._place()} doctor",
                     )
                 )
                 return True
         return False
+
+    def _place(self) -> str:
+        """Options that find this router; variables would not do: sudo drops them."""
+        options = (("--control", self._control, DEFAULT_CONTROL_PATH), ("--pins", self._pins, ROOT))
+        return "".join(
+            f" {option} {shlex.quote(str(path))}"
+            for option, path, default in options
+            if path != Path(default)
+        )
 
     def _target(self, interfaces: tuple[str, ...], config: RouterConfig | None) -> Target:
         attached = [name for instance in self._instances for name in instance.interfaces]

@@ -54,7 +54,7 @@ def check_pins(root: Path) -> Iterator[Finding]:
 
 def _instance(instance: InstanceRef) -> Iterator[Finding]:
     path, subject = instance.path, instance.name
-    detach = f"sudo xdp-routerd detach {' '.join(instance.interfaces)}"
+    detach = f"sudo {instance.detach}"
     present = set(os.listdir(path))
     missing = [spec.name for spec in MAP_SPECS if spec.value_size and spec.name not in present]
     if missing:

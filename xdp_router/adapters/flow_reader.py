@@ -37,7 +37,7 @@ def open_instance(pins_root: str | Path) -> Instance:
     if not found:
         raise NoInstance(
             f"no router is attached (nothing is pinned under {pins_root}): "
-            "sudo xdp-routerd attach IFACE"
+            "sudo xdp-routerd attach IFACE, or name its pins with --pins"
         )
     return Instance([_open(each) for each in found])
 
@@ -49,7 +49,7 @@ def _open(found: InstanceRef) -> DataPlane:
         plane.close()
         raise PinError(
             f"{found.path}: pins are missing ({', '.join(missing)}), as after a stop that was cut "
-            f"short: sudo xdp-routerd detach {' '.join(found.interfaces)}"
+            f"short: sudo {found.detach}"
         )
     return plane
 

@@ -7,6 +7,7 @@ import contextlib
 import ctypes as ct
 import errno
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,16 @@ class InstanceRef:
     def name(self) -> str:
         """For people: the interface names joined by ``+``."""
         return "+".join(self.interfaces)
+
+    @property
+    def detach(self) -> str:
+        """The command that takes it away, to be copied; the root is in it unless it is the default.
+
+        An exported variable would not do: sudo drops it.
+        """
+        root = self.path.parent.parent
+        pins = "" if root == DEFAULT_ROOT else f" --pins {shlex.quote(str(root))}"
+        return f"xdp-routerd detach {' '.join(self.interfaces)}{pins}"
 
 
 def instance_dir(root: Path, interfaces: Sequence[str]) -> Path:

@@ -29,15 +29,24 @@ class AttachMode(enum.Enum):
 _FLAGS = {AttachMode.NATIVE: bpf.XDP_FLAGS_DRV_MODE, AttachMode.GENERIC: bpf.XDP_FLAGS_SKB_MODE}
 
 
+# What the kernel calls the program of any xdp-router.
+_OUR_NAME = "xdp_router"
+
+
 class AlreadyAttached(XdpRouterError):
     """Another XDP program is on the interface; ``prog_id`` and ``prog_name`` say which."""
 
     def __init__(self, interface: str, prog_id: int, prog_name: str) -> None:
         self.interface, self.prog_id, self.prog_name = interface, prog_id, prog_name
         called = f" ({prog_name})" if prog_name else ""
+        mend = "remove it, or attach with --replace"
+        if prog_name == _OUR_NAME:
+            mend = (
+                "it is a router's whose pins are not here (--pins, or their file system was "
+                f"unmounted): stop or detach that one; or {mend.removeprefix('remove it, or ')}"
+            )
         super().__init__(
-            f"{interface}: another XDP program is attached, id {prog_id}{called}: "
-            "remove it, or attach with --replace"
+            f"{interface}: another XDP program is attached, id {prog_id}{called}: {mend}"
         )
 
 

@@ -225,7 +225,8 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
     fallback = NO_BACKEND
     wanted = table.name("fallback", "")
     if wanted:
-        by_name = {backend.name: backend.id for backend in backends}
+        # Without those whose address was bad, and reported: their names are not the operator's.
+        by_name = {each.name: each.id for each in backends if each.endpoint.port}
         fallback = by_name.get(wanted, NO_BACKEND)
         if fallback == NO_BACKEND:
             known = ", ".join(map(repr, by_name)) or "none"
