@@ -38,6 +38,7 @@ class Ager:
     traffic. ``on_closed`` gets each flow that was removed. ``clock`` is CLOCK_MONOTONIC in ns.
     ``pauses`` tells until when a flow's traffic may have gone on (``Heartbeat.pauses``).
     ``former_resumed_ns``: before that, a daemon that is gone had pauses that nobody remembers.
+    ``is_lost``: whether the tables are a successor's, whose settings are others.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Ager:
         former_resumed_ns: int = 0,
         retirement: Retirement | None = None,
         stopwatch: Callable[[], int] = time.monotonic_ns,
+        is_lost: Callable[[], bool] = lambda: False,
     ) -> None:
         """``stopwatch`` measures the steps."""
+        self._is_lost = is_lost
         self._retirement = retirement or Retirement((), lambda _backend: None)
         self._stopwatch = stopwatch
         self._flows = flows
@@ -93,6 +96,8 @@ class Ager:
         self._retirement.swept()
 
     async def _age_flows(self, batch: Batch) -> None:
+        if self._is_lost():
+            return
         now_ns = self._clock()
         limits = self._limits(now_ns)
         step = _Step(self._stopwatch)
@@ -145,6 +150,8 @@ class Ager:
         found no room there has only these entries: they stay for ``flow_idle``. Returns how many
         are such ones.
         """
+        if self._is_lost():
+            return 0
         now_ns = self._clock()
         usual_ns = now_ns - self._settings.pending_idle_ns
         proven_ns = now_ns - self._settings.flow_idle_ns

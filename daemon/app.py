@@ -358,6 +358,7 @@ class Router:
             pauses=heartbeat.pauses,
             former_resumed_ns=former.resumed_ns,
             retirement=Retirement(self._retired, self._forget_retired),
+            is_lost=self.loop.is_lost,
         )
 
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:

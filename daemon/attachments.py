@@ -167,6 +167,8 @@ class Attachments:
     def link_changed(self, event: LinkEvent) -> None:
         """An interface changed, appeared or went. Raises nothing that a host can cause."""
         assert self._network is not None
+        if not self._plane.owns_pins():
+            return  # frozen until now: the interfaces are a successor's, its programs on them
         for place in self._places.values():
             if place.link is not None and place.link.ifindex == event.link.ifindex:
                 if event.what == "deleted":
@@ -182,6 +184,8 @@ class Attachments:
         """Try again what is not attached, until cancelled: not all that helps is an event."""
         while True:
             await asyncio.sleep(RETRY_S)
+            if not self._plane.owns_pins():
+                continue
             for place in self._places.values():
                 if place.link is not None and not _exists(place.link.ifindex):
                     self._let_go(place, place.link, place.interface)

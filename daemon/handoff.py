@@ -168,6 +168,8 @@ class Handoff:
     # Looking
 
     def _steps(self, by_last_routes: bool = False) -> Iterator[None]:
+        if self._state.is_lost():
+            return  # the sysctls, too, are a successor's, and the notes about them
         links = list(self._links())
         numbers = {link.ifindex for link in links}
         with contextlib.ExitStack() as undo:

@@ -41,6 +41,7 @@ def sweep(
     router: SmallRouter,
     on_closed: Callable[[FlowClosed], None] | None = None,
     pauses: Mapping[int, int] | None = None,
+    is_lost: bool = False,
 ) -> Ager:
     """One sweep at the instant NOW."""
     ager = Ager(
@@ -50,6 +51,7 @@ def sweep(
         on_closed or (lambda _event: None),
         lambda: NOW,
         lambda _now_ns: pauses or {},
+        is_lost=lambda: is_lost,
     )
     asyncio.run(ager.sweep())
     return ager
@@ -165,6 +167,19 @@ def test_pending_entries_go_each_by_itself(router: SmallRouter) -> None:
         kept.append(entry[0])
     sweep(router)
     assert [raw for raw in kept if pending.read(raw) is not None] == kept[1:]
+
+
+def test_a_successors_tables_are_left_alone(router: SmallRouter) -> None:
+    """Frozen meanwhile: what is over by our settings need not be by the successor's."""
+    put_flow(router.maps, flow_entries(1, IDLE))
+    pending = router.maps.pending_flows
+    entry = abi.pack_reply_pending(
+        replace(first(2, PENDED), frame=bytes(14)), BACKENDS[0], Mode.RACE, Reason.NONE
+    )
+    assert pending.insert_noexist(*entry) == 0
+    assert sweep(router, is_lost=True).removed == 0
+    assert len(left(router)) == 2
+    assert pending.read(entry[0]) is not None
 
 
 def test_a_proven_flow_without_a_place_lives_as_long_as_an_established_one(

@@ -24,7 +24,7 @@ from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.kernel_forwarding import SourceRoute
 from xdp_router.adapters.netlink import Resolution
-from xdp_router.adapters.notes import Notes
+from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
@@ -203,6 +203,19 @@ def test_set_sets_what_is_needed() -> None:
 
 
 @in_fresh_netns
+def test_what_a_successor_has_is_left_alone() -> None:
+    """Frozen meanwhile: neither sysctls nor the notes about them are ours any more."""
+    with staged(KernelHandoff.SET, forwarding=0) as stage:
+        router = stage.wired.router
+        router.state.is_lost = lambda: True
+        notes = Notes(router.plane.maps["notes"])
+        notes.write(Note.SYSCTLS, "net.ipv4.conf.cl.rp_filter 1 2")
+        stage.handoff.look()
+        assert Path("/proc/sys/net/ipv4/conf/cl/forwarding").read_text() == "0\n"
+        assert notes.read(Note.SYSCTLS) == "net.ipv4.conf.cl.rp_filter 1 2"
+
+
+@in_fresh_netns
 def test_a_neighbour_that_is_lost() -> None:
     """Existing flows are the kernel's while only the neighbour is missing; new ones are not."""
     with staged() as stage:
@@ -358,6 +371,8 @@ def test_a_map_that_refuses_ends_nothing() -> None:
         refused: list[dict[int, int]] = []
 
         class Refusing:
+            is_lost = staticmethod(lambda: False)
+
             def set_handoff(self, flags: dict[int, int]) -> None:
                 if not refused:
                     refused.append(flags)

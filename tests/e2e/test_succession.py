@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.clients import who_answers
+from tests.support.clients import stream_to, who_answers
 from tests.support.netns import wait_for
 from tests.support.router import Router, calm_config
 from tests.support.stopped_router import IN_BOTH_MODES, SPEC, reserved_ports
 from xdp_router.adapters.dataplane import find_instances
+
+from .test_interfaces import delete, rewire
 
 pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 
@@ -57,6 +60,34 @@ def test_a_daemon_that_wakes_up_leaves_its_successor_alone(
         assert all(who_answers(successor) in NAMES for _ in range(3))
         assert successor.stop(signal.SIGKILL) == -signal.SIGKILL
         assert who_answers(successor, timeout=10) in NAMES, "its links were not pinned any more"
+    finally:
+        successor.close()
+    assert not successor.left_behind()
+
+
+def test_an_interface_made_anew_is_the_successors(router: Router, tmp_path: Path) -> None:
+    """It wakes up to an interface that it should attach again, even with --replace: it is taken."""
+    router.start(None, "--replace")
+    old = router._process
+    assert old is not None
+    os.kill(old.pid, signal.SIGSTOP)
+    time.sleep(1.1)  # then it is taken for gone
+    successor = Router(router.lab, tmp_path, router.pins.parent)
+    successor.pins, successor.xdp_mode = router.pins, router.xdp_mode
+    try:
+        successor.start(calm_config(SPEC))
+        assert successor.events("adopted")
+        delete(router.lab, "be1")
+        rewire(router.lab, "be1")
+        wait_for(lambda: successor.events("interface_back"), 5, "attached again")
+        program = successor.links()["be1"].xdp_prog_id
+        os.kill(old.pid, signal.SIGCONT)
+        assert old.wait(5) == 1
+        assert successor.links()["be1"].xdp_prog_id == program
+        assert [line["interface"] for line in router.events("interface_not_attached")] == []
+        time.sleep(1.1)  # it looks twice a second at what is its own
+        assert successor.ask("status")["ready"] is True
+        stream_to(successor, "b1").close()
     finally:
         successor.close()
     assert not successor.left_behind()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -224,6 +225,33 @@ def test_what_no_event_told(bpffs: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         where.wire("eth0")
         asyncio.run(until(attached=True))
         assert where.told.heard == ["eth0 gone", "eth0 coming", "eth0 attached"]
+
+
+@in_fresh_netns
+def test_a_successor_has_the_interfaces(bpffs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen meanwhile: what it hears late is the other's to act on, even with --replace."""
+    monkeypatch.setattr(attachments, "RETRY_S", 0.01)
+    with place(bpffs, replace=True) as where:
+        where.delete("eth0")
+        where.wire("eth0")
+        fd = trivial_program("successor")
+        theirs = xdp_link.attach(fd, "eth0", link_info("eth0").ifindex, None)
+        program = link_info("eth0").xdp_prog_id
+        assert where.plane.pin_dir is not None
+        where.plane.pin_dir.rename(where.plane.pin_dir.with_name("aside"))
+        heard = list(where.told.heard)
+        where.event("created", link_info("eth0"))
+        where.delete("eth1")
+
+        async def look() -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(where.made.run(), 0.1)
+
+        asyncio.run(look())
+        assert link_info("eth0").xdp_prog_id == program
+        assert where.told.heard == heard
+        theirs.close()
+        os.close(fd)
 
 
 @in_fresh_netns

@@ -56,6 +56,12 @@ def test_keys_nobody_asked_for_are_refused() -> None:
     assert not problems
     table.refuse_unknown()
     assert str(problems.error()) == "a.toml:2: B: unknown key, expected one of: a"
+    for key in (r"\u001b[31m", "line\\nline", "x" * 5000):
+        table, problems = read(f'"{key}" = 1\n')
+        table.refuse_unknown()
+        text = str(problems.error())
+        assert text.isprintable()
+        assert len(text) < 200
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,9 @@ def test_names_of_groups() -> None:
     assert (control.group_id(name), control.group_id("54321")) == (0, 54_321)
     with pytest.raises(ControlError, match="no-such-group: there is no such group: .*groupadd"):
         control.group_id("no-such-group")
+    for number in ("4294967295", "99999999999", "9" * 5000):
+        with pytest.raises(ControlError, match="there is no such group"):
+            control.group_id(number)
 
 
 def test_a_path_that_is_too_long_is_refused_with_its_length(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ _SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
 _ROWS_AT_ONCE: Final = 50  # of a long list: about 1 ms of the event loop
 _PATH_BYTES: Final = 107  # sun_path has 108, with a zero at the end
 _MODE: Final = 0o660
+_GROUP_MAX: Final = (1 << 32) - 2  # the number after it means "leave it as it is"
 _DIRECTORY_MODE: Final = 0o755
 
 
@@ -67,7 +68,7 @@ def group_id(name: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError as error:
-        if name.isascii() and name.isdigit():
+        if name.isascii() and name.isdigit() and len(name) <= 10 and int(name) <= _GROUP_MAX:
             return int(name)
         raise ControlError(
             f"--control-group {name}: there is no such group: make it (groupadd --system {name}), "

@@ -27,6 +27,7 @@ _UNITS = {"ns": 1, "us": 1_000, "ms": MS, "s": S, "m": 60 * S, "h": 3600 * S}
 _DURATION = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(ns|us|ms|s|m|h)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,63}")
 _PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SHOWN = 80
 """Characters of a wrong value that a message repeats."""
 _FLAGS = {"service": "--service", "backend": "--backend", "mode": "--mode"}
@@ -78,7 +79,8 @@ class Problems:
     def _key(self, where: Path) -> str:
         keys = [part for part in where if isinstance(part, str)]
         if self._text is not None:
-            return ".".join(keys)
+            # As a message shows any other wrong value: short, and nothing that a terminal obeys.
+            return ".".join(key if _BARE_KEY.fullmatch(key) else repr(key)[:_SHOWN] for key in keys)
         return next((_FLAGS[key] for key in reversed(keys) if key in _FLAGS), "")
 
     def _line(self, where: Path) -> int:
