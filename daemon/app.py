@@ -298,7 +298,9 @@ class Router:
         adopted = self._former is not None
         self.state = KernelState(self.plane, self.config, adopted=adopted, retired=self._retired)
         self.state.write_all()
-        self._shares = SharesKeeper(self.state.maps, self.config.settings.event_rate)
+        self._shares = SharesKeeper(
+            self.state.maps, self.config.settings.event_rate, lambda: self.state.is_lost()
+        )
 
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings

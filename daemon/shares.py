@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.bpf_syscall import online_cpus, possible_cpus
@@ -17,8 +18,12 @@ EVERY_S = 1.0
 class SharesKeeper:
     """Writes ``event_shares``. Raises BpfError when a map refuses."""
 
-    def __init__(self, maps: Maps, rate: int) -> None:
-        """Starts with even shares. ``rate``: events a second of all services."""
+    def __init__(self, maps: Maps, rate: int, is_lost: Callable[[], bool] = lambda: False) -> None:
+        """Starts with even shares. ``rate``: events a second of all services.
+
+        ``is_lost``: whether the map is a successor's by now.
+        """
+        self._is_lost = is_lost
         self._maps = maps
         self._shares = EventShares(online_cpus(), possible_cpus(), rate)
         self._looked_ns = time.monotonic_ns()
@@ -37,6 +42,6 @@ class SharesKeeper:
         asked = self._maps.tokens.asked(abi.TOKENS_EVENTS)
         scales = self._shares.update(asked, now_ns - self._looked_ns)
         self._looked_ns = now_ns
-        if scales != self._written:
+        if scales != self._written and not self._is_lost():
             self._maps.event_shares.write(scales)
             self._written = scales

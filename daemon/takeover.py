@@ -83,11 +83,12 @@ def _check(found: InstanceRef, former: adoption.Former, mode: AttachMode | None)
 def report(former: adoption.Former, pins: Path | None, sizes: Sizes, kept: list[Backend]) -> None:
     """Log what was taken over. ``kept``: backends that are there for their flows alone."""
     for name, (entries, wanted) in former.resized(sizes).items():
+        each = 2 if name == "flow_table" else 1  # a flow has two entries
         _log.warning(
             "map_size_kept",
             map=name,
-            entries=entries,
-            configured=wanted,
+            size=entries // each,
+            configured=wanted // each,
             mend="detach, then attach: this ends its connections",
         )
     _log.info(

@@ -40,3 +40,20 @@ def test_shares_are_set_by_where_syns_arrive() -> None:
         after = router.maps.event_shares.read()
         assert abi.SHARE_ONE / after[hot] > 0.9
         assert all(after[cpu] > even[cpu] for cpu in online_cpus() if cpu != hot)
+
+
+def test_a_successors_shares_are_left_alone() -> None:
+    """A daemon that was frozen and replaced meanwhile writes nothing."""
+    lost: list[bool] = []
+    with small_router() as router:
+        keeper = SharesKeeper(router.maps, RATE, lambda: bool(lost))
+        before = router.maps.event_shares.read()
+        lost.append(True)
+        tokens = BpfMap(router.plane.maps["tokens"])
+        ask(tokens, online_cpus()[-1], 10 * RATE)
+        keeper.step(time.monotonic_ns() + S)
+        assert router.maps.event_shares.read() == before
+        lost.clear()
+        ask(tokens, online_cpus()[-1], 20 * RATE)
+        keeper.step(time.monotonic_ns() + 2 * S)
+        assert len(online_cpus()) < 2 or router.maps.event_shares.read() != before
