@@ -149,22 +149,6 @@ XR_SEC int xdp_router(struct xdp_md *ctx)
 	return flow_packet(ctx, &p, flow);
 }
 
-/* Goes on in stage_decide with what it has to know. */
-static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 wscale, __u64 held_ns,
-					__u64 now_ns)
-{
-	struct scratch *scratch = scratch_lookup();
-
-	if (!scratch)
-		return XDP_DROP;
-	scratch->decide.reason = reason;
-	scratch->decide.wscale = wscale;
-	scratch->decide.take_over = 0;
-	scratch->decide.held_ns = held_ns;
-	scratch->decide.now_ns = now_ns;
-	return go_to_stage(ctx, XR_STAGE_DECIDE);
-}
-
 XR_SEC int stage_syn(struct xdp_md *ctx)
 {
 	struct syn syn = {};
@@ -240,16 +224,12 @@ XR_SEC int stage_decide(struct xdp_md *ctx)
 	control = control_lookup();
 	if (control && is_one_of_many(bind.reason) && bind.reason != XR_REASON_TABLE_FULL)
 		extend_stateless(service->id, control->pending_idle_ns, bind.now_ns);
-	result = decide(ctx, &p, service, &bind);
+	result = decide(ctx, &p, service, &scratch->decide, &bind);
 	flow_key_of_kind(&p, XR_KIND_FORWARD, &key);
 	forward = pending_flows_lookup(&key); /* ours, or the daemon's, which came meanwhile */
-	if (!forward && result == BIND_TUPLE_TAKEN && !bind.take_over) {
-		/* A backend that has just had a connection on this tuple is second best: it may
-		 * be in TIME_WAIT there. */
-		scratch->decide.take_over = 1;
+	if (!forward && may_choose_again(&scratch->decide, result))
 		return go_to_stage(ctx, XR_STAGE_DECIDE);
-	}
-	if (!forward && (result == BIND_FAILED || result == BIND_TUPLE_TAKEN)) {
+	if (!forward && result == BIND_FAILED) {
 		flow_key_of_kind(&p, XR_KIND_SEEN, &key);
 		pending_flows_delete(&key); /* the client may try again from the same port */
 		return answer_rst(ctx, &p, XR_COUNT_refused_no_backend);

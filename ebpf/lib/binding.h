@@ -213,21 +213,24 @@ static __always_inline int is_one_of_many(__u8 reason)
 }
 
 /*
- * The degrade chain: configured fallback, if up, then consistent hash over backends
- * that are up. Returns BIND_DONE, BIND_OTHERS, BIND_TUPLE_TAKEN when other flows are in the
- * way, or BIND_FAILED when nobody can take the flow. One that may lose its entries is hashed
- * only: so the hash finds the same backend for what comes then.
+ * The degrade chain: configured fallback, if up, then consistent hash over backends that
+ * are up. One that may lose its entries is hashed only: so the hash finds the same backend
+ * for what comes then. Gives the next choice that can be made, in `bind`, or 0.
  */
-static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
-				  const struct service *service, struct bind *bind)
+static __always_inline struct backend *next_choice(const struct packet *p,
+						   const struct service *service,
+						   struct decide_state *state, struct bind *bind)
 {
 	__u32 hash = flow_hash(&p->key);
-	__u32 tried = XR_NO_BACKEND;
-	int attempt, result, outcome = BIND_FAILED;
+	int turn;
 
-	for (attempt = 0; attempt < DECIDE_ATTEMPTS; attempt++) {
+	for (turn = 0; turn < DECIDE_ATTEMPTS; turn++) {
+		__u32 attempt = state->attempt;
 		struct backend *backend;
 
+		if (attempt >= DECIDE_ATTEMPTS)
+			return 0;
+		state->attempt = attempt + 1;
 		if (!attempt) {
 			bind->backend = service->fallback;
 			bind->mode = XR_MODE_FALLBACK;
@@ -235,34 +238,84 @@ static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
 			    is_one_of_many(bind->reason))
 				continue;
 		} else {
-			bind->backend = hash_pick(service, hash);
+			bind->backend = hash_pick(service, hash + (attempt - 1) * DECIDE_SLOT_STEP);
 			bind->mode = XR_MODE_HASH;
-			hash += DECIDE_SLOT_STEP;
 		}
 		backend = backends_lookup(bind->backend);
-		if (!backend_usable(backend) || bind->backend == tried)
+		if (!backend_usable(backend) || bind->backend == state->tried)
 			continue;
-		tried = bind->backend;
-		if (backend->addr == p->key.saddr) {
-			/* it would get its own packets back, from itself */
-			count(XR_COUNT_client_is_backend);
-			continue;
-		}
-		result = bind_flow(ctx, p, service, backend, bind);
-		if (result == BIND_TUPLE_TAKEN) {
-			if (!bind->take_over)
-				count(XR_COUNT_pending_reply_taken);
-			outcome = result;
-			continue;
-		}
-		if (result == BIND_DONE)
-			count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
-							     : XR_COUNT_decided_hash);
-		else if (result == BIND_FAILED)
-			count(XR_COUNT_pending_insert_failed);
-		return result;
+		state->tried = bind->backend;
+		if (backend->addr != p->key.saddr)
+			return backend;
+		count(XR_COUNT_client_is_backend); /* its own packets would come back to it */
 	}
-	return outcome;
+	return 0;
+}
+
+/*
+ * Makes one choice and binds the flow to it. BIND_TUPLE_TAKEN: there may be another one;
+ * BIND_FAILED: there is none, or no memory.
+ */
+static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
+				  const struct service *service, struct decide_state *state,
+				  struct bind *bind)
+{
+	struct backend *backend = next_choice(p, service, state, bind);
+	int result;
+
+	if (!backend)
+		return BIND_FAILED;
+	result = bind_flow(ctx, p, service, backend, bind);
+	if (result == BIND_TUPLE_TAKEN) {
+		state->taken = 1;
+		if (!bind->take_over)
+			count(XR_COUNT_pending_reply_taken);
+	} else if (result == BIND_DONE) {
+		count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
+						     : XR_COUNT_decided_hash);
+	} else if (result == BIND_FAILED) {
+		state->attempt = DECIDE_ATTEMPTS;
+		state->taken = 0;
+		count(XR_COUNT_pending_insert_failed);
+	}
+	return result;
+}
+
+/*
+ * Is there another choice for stage_decide? Each is a run of its own: a loop of them would
+ * be several times as much to verify. When all are behind and some were taken: once more, and
+ * now from flows that are over. A backend that has just had a connection on this tuple is
+ * second best: it may be in TIME_WAIT there.
+ */
+static __always_inline int may_choose_again(struct decide_state *state, int result)
+{
+	if (result == BIND_TUPLE_TAKEN)
+		return 1;
+	if (result != BIND_FAILED || !state->taken || state->take_over)
+		return 0;
+	state->take_over = 1;
+	state->attempt = 0;
+	state->tried = XR_NO_BACKEND;
+	return 1;
+}
+
+/* Goes on in stage_decide with what it has to know. */
+static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 wscale, __u64 held_ns,
+					__u64 now_ns)
+{
+	struct scratch *scratch = scratch_lookup();
+
+	if (!scratch)
+		return XDP_DROP;
+	scratch->decide.reason = reason;
+	scratch->decide.wscale = wscale;
+	scratch->decide.take_over = 0;
+	scratch->decide.attempt = 0;
+	scratch->decide.taken = 0;
+	scratch->decide.tried = XR_NO_BACKEND;
+	scratch->decide.held_ns = held_ns;
+	scratch->decide.now_ns = now_ns;
+	return go_to_stage(ctx, XR_STAGE_DECIDE);
 }
 
 /* Sends a client's packet to the backend that FORWARD names, or answers by RST. */

@@ -22,7 +22,11 @@ struct decide_state {
 	__u8 reason;   /* enum xr_reason */
 	__u8 wscale;
 	__u8 take_over; /* reply tuples of flows that are over may be had */
-	__u8 pad[5];
+	__u8 attempt;   /* choices that are behind */
+	__u8 taken;     /* one of them was good, but for its reply tuple */
+	__u8 pad[3];
+	__u32 tried; /* the last of them */
+	__u32 pad2;
 };
 
 /* What stage_icmp_error is to answer; written by the stage that calls it. */

@@ -213,7 +213,8 @@ def test_daemon_does_not_mind_its_own_established_flow(world: World) -> None:
 
 def _about_to_decide(world: World) -> None:
     """What the stage before hands to ``stage_decide``: the first packet waits since AGE_NS."""
-    state = struct.pack("=QQBB6x", world.now_ns, world.now_ns - AGE_NS, Reason.DEADLINE, 7)
+    waits_since_ns = world.now_ns - AGE_NS
+    state = struct.pack("=QQBB6xI4x", world.now_ns, waits_since_ns, Reason.DEADLINE, 7, NO_BACKEND)
     size = world.program.scratch.info.value_size
     cpus = len(world.program.scratch.read(bytes(4)) or b"") // size
     world.program.scratch.write(bytes(4), state.ljust(size, b"\0") * cpus)
