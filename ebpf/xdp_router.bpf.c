@@ -355,10 +355,9 @@ XR_SEC int stage_reply(struct xdp_md *ctx)
 			return pass(XR_COUNT_pass_not_service);
 	}
 	if (is_long(&p, control_lookup())) {
-		__u32 mtu = exceeded_mtu(&p, reply->ifindex);
-		__u32 capability = takes_no_frames(reply->ifindex) ? XR_IF_HANDOFF_REPLY : 0;
+		__u32 mtu = unfit_mtu(ctx, &p, reply->ifindex, handoff_to_client(reply->ifindex));
 
-		if (mtu && !kernel_fragments(ctx, &p, mtu, capability))
+		if (mtu)
 			return too_big(ctx, &p, mtu);
 	}
 	key.saddr = reply->new_daddr;

@@ -328,11 +328,10 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
 	if (is_long(p, control_lookup())) {
 		struct backend *backend = backends_lookup(forward->backend);
-		__u32 mtu = backend ? exceeded_mtu(p, backend->ifindex) : 0;
-		__u32 capability =
-			backend && (backend->flags & XR_BACKEND_KERNEL) ? XR_IF_HANDOFF_FORWARD : 0;
+		__u32 mtu = unfit_mtu(ctx, p, backend ? backend->ifindex : 0,
+				      handoff_to_backend(backend));
 
-		if (mtu && !kernel_fragments(ctx, p, mtu, capability))
+		if (mtu)
 			return too_big(ctx, p, mtu);
 	}
 	if (!(p->flags & TCP_SYN) || p->seq == forward->isn) /* a guess keeps nothing alive */

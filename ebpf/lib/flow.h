@@ -253,19 +253,17 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
 static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p,
 					    struct flow_entry *flow)
 {
-	__u32 egress = flow->ifindex, capability = 0, mtu;
 	struct backend *backend;
+	__u32 mtu;
 
 	if (flow->direction == XR_DIR_FORWARD) {
 		backend = backends_lookup(flow->backend);
-		egress = backend ? backend->ifindex : 0;
-		if (backend && (backend->flags & XR_BACKEND_KERNEL))
-			capability = XR_IF_HANDOFF_FORWARD;
-	} else if (takes_no_frames(egress)) {
-		capability = XR_IF_HANDOFF_REPLY;
+		mtu = unfit_mtu(ctx, p, backend ? backend->ifindex : 0,
+				handoff_to_backend(backend));
+	} else {
+		mtu = unfit_mtu(ctx, p, flow->ifindex, handoff_to_client(flow->ifindex));
 	}
-	mtu = exceeded_mtu(p, egress);
-	if (mtu && !kernel_fragments(ctx, p, mtu, capability))
+	if (mtu)
 		return too_big(ctx, p, mtu);
 	return flow_forward(ctx, p, flow, control_lookup());
 }

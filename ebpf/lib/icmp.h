@@ -90,7 +90,7 @@ static __always_inline void route_by_backend(struct route_back *to, __u32 id)
 	if (!backend)
 		return;
 	to->ifindex = backend->ifindex;
-	to->capability = backend->flags & XR_BACKEND_KERNEL ? XR_IF_HANDOFF_FORWARD : 0;
+	to->capability = handoff_to_backend(backend);
 	mac_copy(to->dmac, backend->dmac);
 	mac_copy(to->smac, backend->smac);
 }
@@ -99,7 +99,7 @@ static __always_inline void route_by_client(struct route_back *to, __u32 ifindex
 					    const __u8 *smac)
 {
 	to->ifindex = ifindex;
-	to->capability = takes_no_frames(ifindex) ? XR_IF_HANDOFF_REPLY : 0;
+	to->capability = handoff_to_client(ifindex);
 	mac_copy(to->dmac, dmac);
 	mac_copy(to->smac, smac);
 }

@@ -45,7 +45,6 @@ static __always_inline int send_error(struct xdp_md *ctx, const struct packet *p
 	struct iphdr *ip;
 	struct ethhdr *eth;
 	__u64 sum = 0;
-	__u32 ip_sum = 0;
 	int i;
 
 	if (bpf_xdp_adjust_tail(ctx, (int)(l3_off + quoted) - (int)length) ||
@@ -68,20 +67,7 @@ static __always_inline int send_error(struct xdp_md *ctx, const struct packet *p
 	icmp = (void *)(ip + 1);
 	if ((void *)(icmp + 1) > data_end)
 		return XDP_DROP;
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 4;
-	ip->ihl = sizeof(*ip) / 4;
-	ip->tos = ERROR_TOS;
-	ip->tot_len = xr_htons(ERROR_HEAD + quoted);
-	ip->frag_off = xr_htons(IP_DONT_FRAGMENT);
-	ip->ttl = OWN_TTL;
-	ip->protocol = IPPROTO_ICMP;
-	ip->saddr = source;
-	ip->daddr = target;
-#pragma unroll
-	for (i = 0; i < (int)sizeof(*ip) / 2; i++)
-		ip_sum += ((__u16 *)ip)[i];
-	ip->check = ~csum_fold(ip_sum);
+	own_ip_header(ip, ERROR_HEAD + quoted, IPPROTO_ICMP, ERROR_TOS, source, target);
 
 	icmp->type = error->type;
 	icmp->code = error->code;

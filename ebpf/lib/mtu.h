@@ -45,6 +45,15 @@ static __always_inline int kernel_fragments(struct xdp_md *ctx, const struct pac
 	       !(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT));
 }
 
+/* The egress's MTU if the packet exceeds it and nobody fragments it, else 0. */
+static __always_inline __u32 unfit_mtu(struct xdp_md *ctx, const struct packet *p, __u32 egress,
+				       __u32 capability)
+{
+	__u32 mtu = exceeded_mtu(p, egress);
+
+	return mtu && !kernel_fragments(ctx, p, mtu, capability) ? mtu : 0;
+}
+
 /*
  * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it.
  * Not if it is as long as this only because it was merged on its way in (GRO below a bridge

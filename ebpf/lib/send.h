@@ -108,6 +108,17 @@ static __always_inline int takes_no_frames(__u32 ifindex)
 	return interface && (interface->flags & XR_IF_NO_XMIT);
 }
 
+/* What the ingress has to be capable of where packets are the kernel's; 0: XDP sends them. */
+static __always_inline __u32 handoff_to_backend(const struct backend *backend)
+{
+	return backend && (backend->flags & XR_BACKEND_KERNEL) ? XR_IF_HANDOFF_FORWARD : 0;
+}
+
+static __always_inline __u32 handoff_to_client(__u32 ifindex)
+{
+	return takes_no_frames(ifindex) ? XR_IF_HANDOFF_REPLY : 0;
+}
+
 /*
  * Leaves the rewritten packet to the kernel, which forwards it, if it is known to (capability,
  * an XR_IF_HANDOFF_ flag of the ingress); else drops it: never rewritten and lost. The kernel
@@ -169,6 +180,29 @@ static __always_inline int bounce(struct xdp_md *ctx)
 #define OWN_TTL 64
 #define RST_LENGTH (sizeof(struct iphdr) + sizeof(struct tcphdr))
 
+/* The IPv4 header of a packet of ours, without options. */
+static __always_inline void own_ip_header(struct iphdr *ip, __u16 length, __u8 protocol, __u8 tos,
+					  __be32 saddr, __be32 daddr)
+{
+	__u32 sum = 0;
+	int i;
+
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = sizeof(*ip) / 4;
+	ip->tos = tos;
+	ip->tot_len = xr_htons(length);
+	ip->frag_off = xr_htons(IP_DONT_FRAGMENT);
+	ip->ttl = OWN_TTL;
+	ip->protocol = protocol;
+	ip->saddr = saddr;
+	ip->daddr = daddr;
+#pragma unroll
+	for (i = 0; i < (int)sizeof(*ip) / 2; i++)
+		sum += ((__u16 *)ip)[i];
+	ip->check = ~csum_fold(sum);
+}
+
 /*
  * Turns the segment into the RST that answers it (RFC 9293, 3.5.2) and sends it back:
  * with ACK, RST alone at seq = its ack; else RST|ACK, seq 0, ack = seq + length, where
@@ -187,7 +221,7 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 	struct tcphdr *tcp;
 	struct iphdr *ip;
 	void *data, *data_end;
-	__u32 sum = 0;
+	__u32 sum;
 	int i;
 
 	if (p->flags & TCP_RST)
@@ -216,19 +250,7 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 	mac_copy(eth->h_dest, eth->h_source);
 	mac_copy(eth->h_source, mac);
 
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 4;
-	ip->ihl = sizeof(*ip) / 4;
-	ip->tot_len = xr_htons(RST_LENGTH);
-	ip->frag_off = xr_htons(IP_DONT_FRAGMENT);
-	ip->ttl = OWN_TTL;
-	ip->protocol = IPPROTO_TCP;
-	ip->saddr = key.daddr;
-	ip->daddr = key.saddr;
-#pragma unroll
-	for (i = 0; i < (int)sizeof(*ip) / 2; i++)
-		sum += ((__u16 *)ip)[i];
-	ip->check = ~csum_fold(sum);
+	own_ip_header(ip, RST_LENGTH, IPPROTO_TCP, 0, key.daddr, key.saddr);
 
 	__builtin_memset(tcp, 0, sizeof(*tcp));
 	tcp->source = key.dport;
