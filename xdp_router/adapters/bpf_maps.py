@@ -205,29 +205,28 @@ class Control:
 
     def change_min_mtu(self, mtu: int) -> None:
         """Write the smallest MTU. Needs a ``write`` before."""
-        if self._written is None:
-            raise RuntimeError("Control.change_min_mtu before Control.write")
-        self.write(replace(self._written, min_mtu=mtu))
+        self.write(replace(self._last(), min_mtu=mtu))
 
     def set_flags(self, flags: int) -> None:
         """Set ``flags`` (``CONTROL_*``). Needs a ``write`` before."""
-        if self._written is None:
-            raise RuntimeError("Control.set_flags before Control.write")
-        self.write(replace(self._written, flags=flags))
+        self.write(replace(self._last(), flags=flags))
 
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write the heartbeat, and when it came back after its newest pause.
 
         Needs a ``write`` before: nothing in there changes but by us.
         """
-        value = self._written
-        if value is None:
-            raise RuntimeError("Control.beat before Control.write")
+        value = self._last()
         if resumed_ns != value.resumed_ns:
             # First: nobody may see a heartbeat that goes on, and not that it had stopped.
             value = replace(value, resumed_ns=resumed_ns)
             self.write(value)
         self.write(replace(value, heartbeat_ns=now_ns))
+
+    def _last(self) -> abi.ControlValue:
+        if self._written is None:
+            raise RuntimeError("a part of control was to change before Control.write")
+        return self._written
 
 
 class Counters:
