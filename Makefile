@@ -13,9 +13,10 @@ CLANG_FORMAT ?= clang-format
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # Read by tools/install, which has their defaults.
-export DESTDIR PREFIX BINDIR SYSCONFDIR UNITDIR PIP_ARGS
+export DESTDIR PREFIX BINDIR SYSCONFDIR UNITDIR DATADIR PIP_ARGS
 
 OBJECT := ebpf/xdp_router.bpf.o
+OBJECT6 := ebpf/xdp_router6.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
 BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h)
@@ -36,13 +37,15 @@ deps: ## install what is missing: distribution packages and .venv (root when pac
 bench-deps: deps ## also install what the benchmarks compare with: haproxy
 	@tools/deps --bench
 
-build: $(OBJECT) ## compile the XDP program
+build: $(OBJECT) $(OBJECT6) ## compile the XDP program
 
-$(OBJECT): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
+$(OBJECT): FAMILY := 4
+$(OBJECT6): FAMILY := 6
+$(OBJECT) $(OBJECT6): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
 	@command -v $(CLANG) >/dev/null || { \
 		echo "make build: $(CLANG) was not found. Run: sudo make deps" >&2; exit 1; }
 	@echo "  CLANG    $@"
-	@$(CLANG) $(BPF_CFLAGS) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/xdp_router.bpf.c -o $@.tmp
+	@$(CLANG) $(BPF_CFLAGS) -DXR_FAMILY=$(FAMILY) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/xdp_router.bpf.c -o $@.tmp
 	@mv $@.tmp $@
 
 check: deps ## linters, types, import contracts, C format
@@ -59,7 +62,7 @@ format: deps ## format Python and C in place
 
 test: deps ## all tests; as root (sudo make test), else those that need root are skipped
 	@$(MAKE) build
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(PYTEST_ARGS)
 
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
@@ -80,5 +83,5 @@ uninstall: ## remove what was installed; the configuration stays
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT).tmp
+	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT6) ebpf/*.bpf.o.tmp
 	find xdp_router daemon cli ebpf tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,7 +20,11 @@ from . import (
     connections,
     first_packet,
     forwarding,
+    hash_table,
     lifetime,
+    one_table,
+    over_budget,
+    picks,
     program_run,
     reinjection,
     report,
@@ -33,7 +37,10 @@ Benchmark = Callable[[Options], Iterator[Row]]
 BENCHMARKS: dict[str, Benchmark] = {
     "bound-hot": program_run.bound_hot,
     "bound-random": program_run.bound_random,
-    "syn": program_run.syn_over_budget,
+    "beside-ipv6": one_table.beside_ipv6,
+    "one-table": one_table.one_table,
+    "syn": over_budget.first_packets,
+    "picks": picks.decided_at_once,
     "forwarding": forwarding.forwarding,
     "race": first_packet.race_overhead,
     "rate": first_packet.decided_rate,
@@ -44,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "load": lifetime.loading,
     "memory": lifetime.memory,
     "ageing": lifetime.ageing,
+    "disruption": hash_table.disruption,
 }
 
 _RESULTS = Path(__file__).resolve().parents[1] / "bench-results"

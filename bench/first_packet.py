@@ -17,17 +17,20 @@ from xdp_router.lab.namespace import Namespace
 
 from . import programs
 from .frames import SYN, tcp_frame
-from .plane import CLIENT_BASE, CLIENT_PORT_MIN, SERVICE
 from .router import Router, running
 from .rows import Options, Row, percentile, summary
+from .traffic import CLIENT_BASE, CLIENT_PORT_MIN, NAT
 from .wake import described, wake_up_us
 from .wire import Generator, Receiver
 
 THREE = (BackendSpec("b1"), BackendSpec("b2"), BackendSpec("b3"))
 DAEMON_CPU, OTHER_CPU = 0, 1
 _SPIN_NS = 100_000
+_LED = ("RACE_WON", "TIE")
+"""Reasons of flows that had a race of their own."""
 _DRAIN_S = 0.3
 _CLIENT_PORTS = 1 << 15
+_SERVICE = NAT.service
 _PROBE_PORTS = 1_000
 
 
@@ -48,7 +51,7 @@ class SynLoad:
             self._attach(backend, self.loaded.programs[receiver])
         dmac, smac = (bytes.fromhex(links.mac(0, 0, end).replace(":", "")) for end in (1, 2))
         self._frame = tcp_frame(
-            dmac, smac, (CLIENT_BASE, CLIENT_PORT_MIN), (SERVICE.addr, SERVICE.port), SYN
+            dmac, smac, (CLIENT_BASE, CLIENT_PORT_MIN), (_SERVICE.addr, _SERVICE.port), SYN
         )
         self._next = 0
         self._warm(router)
@@ -128,7 +131,7 @@ def race_overhead(options: Options) -> Iterator[Row]:
         flows = _timeline(router, load, range(first, first + count))
         phases = _phases(router, [flow["client"] for flow in flows[:: max(1, len(flows) // 300)]])
         counters = router.counters()
-    own = [flow for flow in flows if flow["reason"] == "RACE_WON"]
+    own = [flow for flow in flows if flow["reason"] in _LED]
     added = [flow["fppl_us"] - flow["rtt_us"] for flow in own]
     kernel = [flow["xdp_fppl_us"] - flow["rtt_us"] for flow in own]
     p50, p99 = percentile(added, 0.5), percentile(added, 0.99)
@@ -152,7 +155,7 @@ def race_overhead(options: Options) -> Iterator[Row]:
         {
             "fppl_minus_rtt_us": summary(added),
             "cold_fppl_minus_rtt_us": summary(
-                [f["fppl_us"] - f["rtt_us"] for f in cold_flows if f["reason"] == "RACE_WON"]
+                [f["fppl_us"] - f["rtt_us"] for f in cold_flows if f["reason"] in _LED]
             ),
             "until_xdp_forwards_us": summary(kernel),
             "rtt_us": summary([flow["rtt_us"] for flow in own]),
@@ -172,7 +175,7 @@ def _timeline(router: Router, load: SynLoad, flows: range) -> list[dict[str, Any
     for flow in flows:
         addr, port = client_of(flow)
         raw = router.maps.pending_flows.read(
-            abi.pack_flow_key(FlowKey(addr, port, SERVICE.addr, SERVICE.port), abi.Kind.FORWARD)
+            abi.pack_flow_key(FlowKey(addr, port, _SERVICE.addr, _SERVICE.port), abi.Kind.FORWARD)
         )
         key = addr.to_bytes(4, "big"), port.to_bytes(2, "big")
         number = int.from_bytes(key[0], "little") << 16 | int.from_bytes(key[1], "little")
@@ -212,7 +215,7 @@ def _phases(router: Router, clients: list[str]) -> dict[str, Any]:
         at: dict[str, list[float]] = {}
         for entry in told["timeline"]:
             at.setdefault(entry["what"], []).append(entry["t_us"])
-        if told["reason"] != "race_won" or "answer" not in at or "re-injected" not in at:
+        if told["reason"].upper() not in _LED or "answer" not in at or "re-injected" not in at:
             continue
         probes, decided = at["probe"], at["decided"][0]
         phases["seen to first probe"].append(probes[0])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Honest clients of an echo service: streams whose every byte is looked at, and newcomers."""
+"""Honest clients of an echo service (of UDP: one that tells hashes): streams whose every byte is
+looked at, and newcomers."""
 
 from __future__ import annotations
 
@@ -7,81 +8,150 @@ import asyncio
 import contextlib
 import random
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from xdp_router.lab import Lab, links
 from xdp_router.lab.namespace import Namespace
 
+from .honest_udp import UdpPeer
+
 Address = tuple[str, int]
 
-BLOCK = 4_096
+BLOCK = {"tcp": 4_096, "udp": 1_024}
+"""Bytes that a stream sends, and has to hear of, at once."""
+PAUSE_S = 0.2
+"""For so long it then says nothing."""
 FAR_INTERFACE = "far0"
 """The router's end of the wire to clients that are far away."""
 
-_FAR = "198.18.201"
-_PAUSE_S = 0.2
+_FAR = {4: "198.18.201.{}", 6: "2001:db8:201::{}"}
+_FAR_BITS = {4: 24, 6: 64}
 _READY_S = 10.0
+_HELLO = 256
 
 
 @dataclass
 class Seen:
-    """What clients saw. Times in milliseconds; ``failed`` holds what went wrong, as text."""
+    """What clients saw. Times in milliseconds; ``failed`` holds what went wrong, as text.
+
+    ``calm_bytes``: of streams before, ``flood_bytes``: while newcomers came. Of UDP,
+    ``syn_retransmits`` are datagrams that were sent again.
+    """
 
     streams_kept: int = 0
     stream_bytes: int = 0
+    calm_bytes: int = 0
+    calm_s: float = 0.0
+    flood_bytes: int = 0
+    flood_s: float = 0.0
+    newcomers: int = 0
     connect_ms: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     syn_retransmits: int = 0
 
 
-class _Stream:
-    """One connection, echoing until it is told to stop."""
+class Peer(Protocol):
+    """One flow to a server that lets each byte be verified."""
 
-    def __init__(self, number: int, seen: Seen) -> None:
-        self._rng = random.Random(number)
-        self._seen = seen
+    again: int
 
-    async def run(self, address: Address, stop: asyncio.Event, ready: asyncio.Barrier) -> None:
-        reader, writer = await asyncio.open_connection(*address)
-        try:
-            await self._echo(reader, writer)
-            await ready.wait()
-            while not stop.is_set():
-                await self._echo(reader, writer)
-                await asyncio.sleep(_PAUSE_S)
-            self._seen.streams_kept += 1
-        finally:
-            writer.close()
+    @property
+    def has_handshake(self) -> bool:
+        """Whether it is connected before anything is said."""
 
-    async def _echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        payload = self._rng.randbytes(BLOCK)
-        writer.write(payload)
-        if await reader.readexactly(BLOCK) != payload:
+    async def exchange(self, payload: bytes) -> None:
+        """Send, and verify what the server says of it. Raises OSError or IncompleteReadError."""
+
+    def close(self) -> None:
+        """Say goodbye."""
+
+
+class TcpPeer:
+    """A connection to an echo server. SYNs that are sent again the kernel counts."""
+
+    has_handshake = True
+    again = 0
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, address: Address) -> TcpPeer:
+        """Raises OSError."""
+        return cls(*await asyncio.open_connection(*address))
+
+    async def exchange(self, payload: bytes) -> None:
+        """Send, and get the same back."""
+        self._writer.write(payload)
+        if await self._reader.readexactly(len(payload)) != payload:
             raise ConnectionError("other bytes came back")
-        self._seen.stream_bytes += BLOCK
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
 
 
-async def _newcomer(address: Address, seen: Seen, timeout_s: float) -> None:
+_CONNECT: dict[str, Callable[[Address], Awaitable[Peer]]] = {
+    "tcp": TcpPeer.connect,
+    "udp": UdpPeer.connect,
+}
+
+
+async def _stream(
+    number: int,
+    protocol: str,
+    address: Address,
+    seen: Seen,
+    stop: asyncio.Event,
+    ready: asyncio.Barrier,
+) -> None:
+    """One flow, at work until it is told to stop."""
+    source = random.Random(number)
+    block = BLOCK[protocol]
+    peer = await _CONNECT[protocol](address)
+
+    async def once() -> None:
+        await peer.exchange(source.randbytes(block))
+        seen.stream_bytes += block
+
+    try:
+        await once()
+        await ready.wait()
+        while not stop.is_set():
+            await once()
+            await asyncio.sleep(PAUSE_S)
+        seen.streams_kept += 1
+    finally:
+        seen.syn_retransmits += peer.again
+        peer.close()
+
+
+async def _newcomer(protocol: str, address: Address, seen: Seen, timeout_s: float) -> None:
     """Connect, send, get the same back, close."""
     begun = time.monotonic()
+    seen.newcomers += 1
+    peer: Peer | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(*address)
+            peer = await _CONNECT[protocol](address)
             connected = time.monotonic()
-            try:
-                payload = random.randbytes(256)
-                writer.write(payload)
-                if await reader.readexactly(len(payload)) != payload:
-                    raise ConnectionError("other bytes came back")
-            finally:
-                writer.close()
+            await peer.exchange(random.randbytes(_HELLO))
+            if not peer.has_handshake:
+                connected = time.monotonic()
         seen.connect_ms.append((connected - begun) * 1e3)
     except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
         seen.failed.append(f"after {time.monotonic() - begun:.2f} s: {error!r}")
+    finally:
+        if peer is not None:
+            seen.syn_retransmits += peer.again
+            peer.close()
 
 
 def syn_retransmits() -> int:
@@ -92,44 +162,88 @@ def syn_retransmits() -> int:
 
 
 class Clients:
-    """``streams`` connections at work, and ``rate`` newcomers a second, in one namespace."""
+    """``streams`` flows at work, and ``rate`` newcomers a second, in one namespace."""
 
-    def __init__(self, namespace: Namespace, address: Address, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        address: Address,
+        timeout_s: float = 10.0,
+        protocol: str = "tcp",
+    ) -> None:
         self._namespace = namespace
         self._address = address
         self._timeout_s = timeout_s
+        self._protocol = protocol
 
-    def during(self, streams: int, rate: int, seconds: float) -> Seen:
-        """Streams are open and have echoed before the time begins. Raises what keeps them."""
-        return self._namespace.run(lambda: asyncio.run(self._during(streams, rate, seconds)))
+    def during(
+        self,
+        streams: int,
+        rate: int,
+        seconds: float,
+        *,
+        ready: threading.Barrier | None = None,
+        calm_s: float = 0.0,
+    ) -> Seen:
+        """Streams are open and have echoed before the time begins. Raises what keeps them.
 
-    async def _during(self, streams: int, rate: int, seconds: float) -> Seen:
+        ``ready``: waited for by all who begin together; then streams are alone for ``calm_s``.
+        """
+        return self._namespace.run(
+            lambda: asyncio.run(self._during(streams, rate, seconds, ready, calm_s))
+        )
+
+    async def _during(
+        self,
+        streams: int,
+        rate: int,
+        seconds: float,
+        all_ready: threading.Barrier | None,
+        calm_s: float,
+    ) -> Seen:
         seen, stop = Seen(), asyncio.Event()
         before = syn_retransmits()
-        async with asyncio.timeout(seconds + 2 * self._timeout_s + _READY_S):
+        limit_s = calm_s + seconds + 2 * self._timeout_s + _READY_S
+        async with asyncio.timeout(limit_s):
             ready = asyncio.Barrier(streams + 1)
             tasks = [
-                asyncio.create_task(_Stream(number, seen).run(self._address, stop, ready))
+                asyncio.create_task(
+                    _stream(number, self._protocol, self._address, seen, stop, ready)
+                )
                 for number in range(streams)
             ]
             await ready.wait()
-            newcomers = await self._newcomers(seen, rate, seconds)
+            if all_ready:
+                await asyncio.to_thread(all_ready.wait, limit_s)
+            seen.calm_bytes, seen.calm_s = await _taken(seen, asyncio.sleep(calm_s))
+            come: list[asyncio.Task[None]] = []
+            coming = self._newcomers(seen, rate, seconds, come)
+            seen.flood_bytes, seen.flood_s = await _taken(seen, coming)
             stop.set()
             for done in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(done, BaseException):
                     seen.failed.append(f"stream: {done!r}")
-            await asyncio.gather(*newcomers)
-        seen.syn_retransmits = syn_retransmits() - before
+            await asyncio.gather(*come)
+        seen.syn_retransmits += syn_retransmits() - before
         return seen
 
-    async def _newcomers(self, seen: Seen, rate: int, seconds: float) -> list[asyncio.Task[None]]:
+    async def _newcomers(
+        self, seen: Seen, rate: int, seconds: float, come: list[asyncio.Task[None]]
+    ) -> None:
         loop = asyncio.get_running_loop()
-        start, tasks = loop.time(), []
+        start = loop.time()
         for number in range(int(rate * seconds)):
             await asyncio.sleep(max(0.0, start + number / rate - loop.time()))
-            tasks.append(asyncio.create_task(_newcomer(self._address, seen, self._timeout_s)))
+            one = _newcomer(self._protocol, self._address, seen, self._timeout_s)
+            come.append(asyncio.create_task(one))
         await asyncio.sleep(max(0.0, start + seconds - loop.time()))
-        return tasks
+
+
+async def _taken(seen: Seen, wait: Awaitable[None]) -> tuple[int, float]:
+    """Bytes of streams meanwhile, and how long it was."""
+    before, begun = seen.stream_bytes, time.monotonic()
+    await wait
+    return seen.stream_bytes - before, time.monotonic() - begun
 
 
 @contextmanager
@@ -137,18 +251,24 @@ def far_away(lab: Lab, delay_ns: int) -> Iterator[Namespace]:
     """A namespace of clients whose round trip to the router takes so long."""
     with ExitStack() as undo:
         far, line = (Namespace.create(f"{lab.prefix}-{part}") for part in ("far", "line"))
-        for namespace in (far, line):
-            undo.callback(namespace.close)
-            links.prepare(namespace, {})
+        undo.callback(far.close)
+        undo.callback(line.close)
+        links.prepare(far, {}, ipv6=True)
+        links.prepare(line, {})
+        ends = {
+            end: tuple(f"{_FAR[family].format(end)}/{_FAR_BITS[family]}" for family in _FAR)
+            for end in (1, 2)
+        }
         links.connect(
-            links.End(lab.router, FAR_INTERFACE, links.mac(4, 0, 1), (f"{_FAR}.1/24",)),
+            links.End(lab.router, FAR_INTERFACE, links.mac(4, 0, 1), ends[1]),
             links.End(line, "a", links.mac(4, 1, 1), gro=False),
         )
         links.connect(
             links.End(line, "b", links.mac(4, 1, 2), gro=False),
-            links.End(far, "eth0", links.mac(4, 0, 2), (f"{_FAR}.2/24",)),
+            links.End(far, "eth0", links.mac(4, 0, 2), ends[2]),
         )
-        links.default_route(far, f"{_FAR}.1")
+        for gateways in _FAR.values():
+            links.default_route(far, gateways.format(1))
         control = lab.directory / "far.sock"
         argv = [sys.executable, "-m", "xdp_router.lab.delay_line", "--a", "a", "--b", "b"]
         argv += ["--delay-ns", str(delay_ns), "--control", str(control), "--ready-fd", "1"]

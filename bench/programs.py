@@ -22,15 +22,20 @@ _SOURCES = Path(__file__).parent / "ebpf"
 U32 = 4
 
 
-def compile_program(name: str, directory: Path) -> bytes:
-    """Compile ``bench/ebpf/NAME.bpf.c`` as the router's own program is compiled."""
-    output = directory / f"{name}.bpf.o"
+def compile_program(name: str, directory: Path, family: int = 4) -> bytes:
+    """Compile ``bench/ebpf/NAME.bpf.c`` as the router's own program of a family is compiled."""
+    output = directory / f"{name}{'' if family == 4 else family}.bpf.o"
     if not output.exists():
         multiarch = sysconfig.get_config_var("MULTIARCH")
         subprocess.run(
             [
                 *("clang", "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"),
-                *("-fno-stack-protector", f"-I{ebpf.FOLDER}", f"-I/usr/include/{multiarch}"),
+                *(
+                    f"-DXR_FAMILY={family}",
+                    "-fno-stack-protector",
+                    f"-I{ebpf.FOLDER}",
+                    f"-I/usr/include/{multiarch}",
+                ),
                 *("-c", str(_SOURCES / f"{name}.bpf.c"), "-o", str(output)),
             ],
             check=True,
@@ -60,12 +65,13 @@ def load(
     directory: Path,
     maps: Mapping[str, int] | None = None,
     entries: Mapping[str, int] | None = None,
+    family: int = 4,
 ) -> Programs:
     """Load a program file. ``maps`` are used where names agree; the others are made.
 
     ``entries``: sizes other than those in the source.
     """
-    opened = ObjectLoader(compile_program(name, directory)).open()
+    opened = ObjectLoader(compile_program(name, directory, family)).open()
     fds = dict(maps or {})
     own = []
     for each in opened.maps.values():
@@ -97,6 +103,7 @@ class Runner:
         The kernel copies the frame once a call, not once a run.
         """
         self._run.opts.repeat = repeat
+        self._run.opts.data_size_out = 0  # the last run's, which this one's may exceed
         code = self._run.run()
         if code:
             raise BpfError(code, f"run a program {repeat} times")

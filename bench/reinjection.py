@@ -16,8 +16,9 @@ from xdp_router.core.model import Backend, FlowKey, Mode, Reason
 
 from . import programs
 from .frames import SYN, tcp_frame
-from .plane import BACKEND, CLIENT_BASE, CLIENT_PORT_MIN, MARK, SERVICE, data_plane
+from .plane import MARK, data_plane
 from .rows import Options, Row, median, percentile, summary, take_turns
+from .traffic import CLIENT_BASE, CLIENT_PORT_MIN, NAT
 from .wire import Wire, wire
 
 
@@ -75,12 +76,13 @@ def reinjection(options: Options) -> Iterator[Row]:
 
 def _bound(place: Wire, maps: Maps) -> FirstPacket:
     """A first packet whose decision is in the kernel."""
-    key = FlowKey(CLIENT_BASE, CLIENT_PORT_MIN, SERVICE.addr, SERVICE.port)
+    service = NAT.service
+    key = FlowKey(CLIENT_BASE, CLIENT_PORT_MIN, service.addr, service.port)
     ends = place.place
-    source, destination = (key.client_addr, key.client_port), (SERVICE.addr, SERVICE.port)
+    source, destination = (key.client_addr, key.client_port), (service.addr, service.port)
     frame = tcp_frame(ends.client_side, ends.client, source, destination, SYN, seq=7)
     first = FirstPacket(key, 0, ends.client_ifindex, time.monotonic_ns(), 7, 0, 7, frame)
-    backend = Backend(0, "b1", BACKEND, 0)
+    backend = Backend(0, "b1", NAT.backend, 0)
     for key_bytes, value in (
         abi.pack_reply_pending(first, backend, Mode.RACE, Reason.RACE_WON),
         abi.pack_forward_pending(first, backend, Mode.RACE, Reason.RACE_WON, 1000),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .rows import Row
+from .rows import Row, Table
 
 _BUSY = 0.5
 _WIDTH = 100
@@ -83,6 +83,24 @@ def _verdict(row: Row) -> str:
 def show_row(row: Row) -> None:
     """Print a row as soon as it is there."""
     print(f"{_verdict(row):5}  {row.name}: {row.measured}  [{row.goal}]", flush=True)
+    if row.table:
+        print("\n".join(table_lines(row.table)), flush=True)
+
+
+def table_lines(table: Table) -> list[str]:
+    """The table as lines of Markdown, its columns in line; the first to the left, numbers to the
+    right."""
+    every = (table.head, *table.lines)
+    widths = [max(len(line[at]) for line in every) for at in range(len(table.head))]
+
+    def text(line: tuple[str, ...]) -> str:
+        first, *others = line
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        return "| " + " | ".join(cells) + " |"
+
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [text(table.head), "| " + " | ".join(rule) + " |", *map(text, table.lines)]
 
 
 def show_table(rows: Iterable[Row]) -> None:
@@ -94,6 +112,8 @@ def show_table(rows: Iterable[Row]) -> None:
         for label, text in (("measured", row.measured), ("how", row.how)):
             lines = textwrap.wrap(text, _WIDTH - 17)
             print(f"       {label:9} " + ("\n" + " " * 17).join(lines))
+        if row.table:
+            print("\n".join(f"       {line}" for line in table_lines(row.table)))
 
 
 def as_json(benchmark: str, row: Row) -> dict[str, Any]:
@@ -106,4 +126,9 @@ def as_json(benchmark: str, row: Row) -> dict[str, Any]:
         "ok": row.ok,
         "how": row.how,
         "values": dict(row.values),
+        "table": _rows_of(row.table) if row.table else None,
     }
+
+
+def _rows_of(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.head, line, strict=True)) for line in table.lines]

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from xdp_router.adapters.bpf_maps import Maps
-from xdp_router.adapters.control import ControlClient, ControlError
+from xdp_router.adapters.control import ControlError
+from xdp_router.adapters.control_client import ControlClient
 from xdp_router.adapters.dataplane import DataPlane, instance_dir
 from xdp_router.lab import Lab, LabSpec, libc
+from xdp_router.lab.spec import Family
 
 _READY_S = 20.0
 _STOP_S = 10.0
@@ -83,9 +85,13 @@ def running(
     *,
     cpu: int | None = None,
     deadline: str = "50ms",
+    family: Family = 4,
+    protocol: str = "tcp",
     prepare: Callable[[Lab], Sequence[str]] = lambda lab: (),
+    service: str = "",
 ) -> Iterator[Router]:
-    """A lab with the daemon ready in it. ``settings``: lines of the ``[router]`` table.
+    """A lab with the daemon ready in it. ``settings``: lines of the ``[router]`` table, and
+    ``service`` of the service's.
 
     ``cpu`` keeps the daemon on one CPU. ``prepare`` adds to the lab what is to be there when the
     router is attached, and gives the interfaces that it is attached to beside the lab's own.
@@ -96,7 +102,10 @@ def running(
         libc.mount("bpf", str(pins), "bpf")
         try:
             interfaces = (*lab.router_interfaces, *prepare(lab))
-            process, control = _start(lab, pins / "xdp-router", interfaces, settings, cpu, deadline)
+            text = lab.config_toml(deadline=deadline, family=family, protocol=protocol)
+            text = text.replace("\n", f"\n{service}\n", 1)
+            text += f"\n[router]\n{settings}"
+            process, control = _start(lab, pins / "xdp-router", interfaces, text, cpu)
             router = Router(lab, process, control, interfaces)
             try:
                 yield router
@@ -111,13 +120,11 @@ def _start(
     lab: Lab,
     pins: Path,
     interfaces: Sequence[str],
-    settings: str,
+    text: str,
     cpu: int | None,
-    deadline: str,
 ) -> tuple[subprocess.Popen[bytes], Path]:
     control, log = lab.directory / "control.sock", lab.directory / "router.log"
     config = lab.directory / "router.toml"
-    text = lab.config_toml(deadline=deadline) + "\n[router]\n" + settings
     config.write_text(text, encoding="utf-8")
     argv = [sys.executable, "-m", "xdp_router.daemon.main", "attach", *interfaces]
     argv += ["--config", str(config), "--control", str(control), "--pins", str(pins)]

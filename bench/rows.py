@@ -28,6 +28,20 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """What one row has to say about many cases: ``head`` names the columns, the first of them the
+    cases. Raises ValueError for a line of another length."""
+
+    head: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for line in self.lines:
+            if len(line) != len(self.head):
+                raise ValueError(f"{len(line)} cells in {line[:1]}, expected {len(self.head)}")
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. ``ok`` None: reported, and judged by nobody.
 
@@ -40,6 +54,7 @@ class Row:
     ok: bool | None
     how: str
     values: Mapping[str, Any] = field(default_factory=dict)
+    table: Table | None = None
 
 
 def take_turns(arms: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

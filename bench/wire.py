@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes as ct
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,33 @@ from xdp_router.lab import links
 from xdp_router.lab.namespace import Namespace
 
 from . import programs
-from .frames import HEADERS, fold
-from .plane import CLIENT_BASE, Place
+from .frames import ETHERNET, PROTO_TCP, PROTO_UDP, fold
+from .plane import Place
+from .traffic import CLIENT_BASE, NAT
 
-_CONFIG = struct.Struct("=QIIIIII6s6s56s4x")
+_HEAD_MAX = 80
+_CONFIG = struct.Struct(f"=QIIIIII6s6s{_HEAD_MAX}sBB2x")
+_CHECK_AT = {PROTO_TCP: 16, PROTO_UDP: 6}
+_TCP_HEADER = 20
+"""The programs write so much behind the IP header; of UDP some of it is payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ip:
+    """Where things are in a family's header, from its beginning."""
+
+    length: int
+    proto: int
+    addresses: int
+    width: int
+
+    @property
+    def low(self) -> int:
+        """The last 32 bits of the source address."""
+        return self.addresses + self.width - 4
+
+
+_IP = {4: _Ip(20, 9, 12, 4), 6: _Ip(40, 6, 8, 16)}
 _BATCH = 64
 _SETTLE_S = 0.05
 
@@ -63,8 +87,14 @@ class Generator:
     """
 
     def __init__(
-        self, loaded: programs.Programs, namespace: Namespace, ifname: str, undo: ExitStack
+        self,
+        loaded: programs.Programs,
+        namespace: Namespace,
+        ifname: str,
+        undo: ExitStack,
+        family: int = 4,
     ) -> None:
+        self._ip = _IP[family]
         keep_ready(loaded.programs["generate"], undo)
         self._config = BpfMap(loaded.maps["wire_config"])
         self._namespace = namespace
@@ -88,20 +118,14 @@ class Generator:
         redirect_to: int = 0,
         dmac: bytes = bytes(6),
         smac: bytes = bytes(6),
+        arrives: int = 0,
     ) -> None:
-        """Set the template. Its source address, source port and (if ``flows`` is 0) sequence
-        number are replaced. The rest is for the bare redirect."""
-        head = bytearray(frame[:HEADERS])
-        head[24:26] = bytes(2)  # IP checksum
-        head[26:30] = bytes(4)  # source address
-        head[34:36] = bytes(2)  # source port
-        if not flows:
-            head[38:42] = bytes(4)
-        head[50:52] = bytes(2)  # TCP checksum
-        payload = frame[HEADERS:]
-        ip_sum = fold(_swapped(bytes(head[14:34])))
-        pseudo = bytes(head[30:34]) + b"\0\x06" + (20 + len(payload)).to_bytes(2, "big")
-        tcp_sum = fold(_swapped(pseudo) + _swapped(bytes(head[34:])) + _swapped(payload))
+        """Set the template, of this generator's family. Its source address, source port and (if
+        ``flows`` is 0) TCP sequence number are replaced. ``arrives``: what the IP header says
+        that it carries when the receiver counts it; 0: as sent. The rest is for the bare redirect.
+        """
+        head, sums = template(frame, self._ip, keep_seq=bool(flows))
+        proto = frame[ETHERNET + self._ip.proto]
         self._config.write(
             bytes(programs.U32),
             _CONFIG.pack(
@@ -109,12 +133,13 @@ class Generator:
                 flows,
                 first,
                 CLIENT_BASE,
-                ip_sum,
-                tcp_sum,
+                *sums,
                 redirect_to,
                 dmac,
                 smac,
-                bytes(head).ljust(56, b"\0"),
+                head.ljust(_HEAD_MAX, b"\0"),
+                proto,
+                arrives or proto,
             ),
         )
         ct.memmove(self._frame, frame, len(frame))
@@ -131,6 +156,29 @@ class Generator:
     def within(self, use: Any) -> Any:
         """Call ``use`` in a thread inside the namespace."""
         return self._namespace.run(use)
+
+
+def template(frame: bytes, ip: _Ip, *, keep_seq: bool) -> tuple[bytes, tuple[int, int]]:
+    """The frame's headers without what is filled in, and the sums of the IP header and of the
+    segment, not folded, without that and in this machine's byte order."""
+    l4 = ETHERNET + ip.length
+    head = bytearray(frame[: l4 + _TCP_HEADER])
+    proto = head[ETHERNET + ip.proto]
+    check = l4 + _CHECK_AT[proto]
+    low = ETHERNET + ip.low
+    head[low : low + 4] = bytes(4)
+    if ip.width == 4:
+        head[ETHERNET + 10 : ETHERNET + 12] = bytes(2)
+    head[l4 : l4 + 2] = bytes(2)
+    head[check : check + 2] = bytes(2)
+    if proto == PROTO_TCP and not keep_seq:
+        head[l4 + 4 : l4 + 8] = bytes(4)
+    segment = bytes(head[l4:]) + frame[len(head) :]
+    at = ETHERNET + ip.addresses
+    pseudo = bytes(head[at : at + 2 * ip.width])
+    pseudo += bytes((0, proto)) + len(segment).to_bytes(2, "big")
+    ip_sum = fold(_swapped(bytes(head[ETHERNET:l4]))) if ip.width == 4 else 0
+    return bytes(head), (ip_sum, fold(_swapped(pseudo) + _swapped(segment)))
 
 
 def _swapped(data: bytes) -> int:
@@ -154,7 +202,7 @@ class Receiver:
 class Wire:
     """The namespaces, their interfaces and what stands at the ends. Use ``wire()``."""
 
-    def __init__(self, directory: Path, undo: ExitStack) -> None:
+    def __init__(self, directory: Path, undo: ExitStack, families: Sequence[int] = (4,)) -> None:
         self.client, self.router, self.backend = (
             Namespace.create(f"bench-{part}") for part in ("client", "router", "backend")
         )
@@ -190,7 +238,15 @@ class Wire:
         )
         self.ends = programs.load("wire", directory)
         undo.callback(self.ends.close)
-        self.generator = Generator(self.ends, self.client, "eth0", undo)
+        self.generators: dict[int, Generator] = {}
+        for family in families:
+            loaded = self.ends
+            if family != 4:  # counted by the same program
+                loaded = programs.load("wire", directory, self.ends.maps, family=family)
+                undo.callback(loaded.close)
+            self.generators[family] = Generator(loaded, self.client, "eth0", undo, family)
+        if 4 in self.generators:  # what the receiver counts until something else is sent
+            self.generators[4].configure(1, NAT.frame(place.client_side, place.client))
         self.receiver = Receiver(self.ends)
         self.attach(self.backend, "eth0", self.ends.programs["count_and_drop"])
         time.sleep(_SETTLE_S)
@@ -204,13 +260,13 @@ class Wire:
         self._undo.callback(link.close)
         return link
 
-    def rate(self, frames: int) -> tuple[float, float]:
-        """Send so many; packets a second that arrived, and the share that did."""
+    def rate(self, frames: int, family: int = 4) -> tuple[float, float]:
+        """Send so many by a family's generator; packets a second that arrived, and the share."""
 
         def body() -> tuple[float, float]:
             with programs.pinned(1):
                 before, start_ns = self.receiver.count(), time.perf_counter_ns()
-                self.generator.send(frames)
+                self.generators[family].send(frames)
                 elapsed_ns = time.perf_counter_ns() - start_ns
                 arrived = self.receiver.count() - before
             return arrived * 1e9 / elapsed_ns, arrived / frames
@@ -219,10 +275,10 @@ class Wire:
 
 
 @contextmanager
-def wire(directory: Path) -> Iterator[Wire]:
-    """A wire that is there while the block runs."""
+def wire(directory: Path, families: Sequence[int] = (4,)) -> Iterator[Wire]:
+    """A wire that is there while the block runs, with a generator for each family."""
     with ExitStack() as undo:
-        yield Wire(directory, undo)
+        yield Wire(directory, undo, families)
 
 
 def _text(mac: bytes) -> str:

@@ -13,12 +13,15 @@ from typing import Any
 import click
 
 from xdp_router import __version__
+from xdp_router.adapters import completion
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
 from xdp_router.adapters.pins import DEFAULT_ROOT
 
 from . import output
-from .commands import daemon, doctor, lab, maps
+from .commands import change, daemon, doctor, events, lab, maps, push
 from .commands.context import Context
+
+completion.accept_shells()
 
 
 class _Group(click.Group):
@@ -95,7 +98,14 @@ for _command in (
     daemon.backends,
     maps.flows,
     daemon.explain,
+    events.events,
     maps.counters,
+    push.push,
+    change.drain,
+    change.undrain,
+    change.reload,
+    change.service,
+    change.backend,
     doctor.doctor,
     lab.lab,
 ):

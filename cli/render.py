@@ -7,6 +7,7 @@ Colours only on a terminal; 100 columns where the width is unknown.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from .output import stdout
+from .render_gain import costs, gain_line
 
 Row = Mapping[str, Any]
 
 _WIDTH = 100
+_MAX_WIDTH = 200
+"""For tables of addresses, where the width is unknown: an IPv6 endpoint has up to 47 columns, and
+one in two pieces can neither be copied nor searched for."""
 _NONE = "-"
 
 
@@ -27,12 +32,12 @@ def json_out(data: object) -> None:
     print(json.dumps(data, indent=2), file=stdout())
 
 
-def _console() -> Console:
+def _console(width: int = _WIDTH) -> Console:
     file = stdout()
     terminal = file.isatty()
     return Console(
         file=file,
-        width=None if terminal else _WIDTH,
+        width=None if terminal else width,
         no_color=None if terminal else True,
         highlight=False,
         emoji=False,
@@ -109,6 +114,10 @@ def _print(table: Table, empty: str) -> None:
     _console().print(table if table.row_count else Text(empty))
 
 
+def _print_addresses(table: Table, empty: str) -> None:
+    _console(_MAX_WIDTH).print(table if table.row_count else Text(empty))
+
+
 def _pairs(rows: Iterable[tuple[str, str | Text]]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -137,6 +146,8 @@ def status(data: Row) -> None:
         if fppl.get("count")
         else "none yet"
     )
+    drains = data["backends_draining"]
+    draining = f", {drains} draining" if drains else ""
     _pairs(
         [
             ("router", _state(data["ready"], "ready", "not ready")),
@@ -145,10 +156,13 @@ def status(data: Row) -> None:
             ("program", f"id {data['xdp_program_id']}, loader {data['loader']}"),
             ("pins", str(data["pins"])),
             ("services", str(data["services"])),
-            ("backends", f"{data['backends_up']} of {data['backends']} up"),
+            ("backends", f"{data['backends_up']} of {data['backends']} up{draining}"),
             ("flows", f"{data['flows']}, and {data['flows_stateless']} without a place"),
+            ("limits", _names(data["services_full"], data["full"], "at max_connections")),
+            ("floods", _names(data["services_over_budget"], data["over_budget"], "over budget")),
             ("decisions", f"{data['decisions_total']}, {data['open_decisions']} open"),
             ("first packet", first_packet),
+            ("costs", costs(data)),
         ]
     )
     engine = {name: value for name, value in (data.get("engine") or {}).items() if value}
@@ -156,10 +170,31 @@ def status(data: Row) -> None:
         counters(engine, show_all=False)
 
 
+def _names(number: int, names: Sequence[str], what: str) -> str:
+    """How many services are in a state, with the first ones' names."""
+    if not number:
+        return f"no service is {what}"
+    others = f" and {number - len(names)} others" if number > len(names) else ""
+    return f"{', '.join(names)}{others} {'is' if number == 1 else 'are'} {what}"
+
+
+def _open(connections: int, most: int | None) -> str:
+    """Established connections, and how many there may be."""
+    return count(connections) if most is None else f"{connections}/{most}"
+
+
 def services(rows: Sequence[Row]) -> None:
     """Print the answer of ``services``."""
     table = _table(
-        "SERVICE", "ADDRESS", "MODE", "FORWARDING", "FALLBACK", ">DEADLINE", "BACKENDS", ">DECIDED"
+        "SERVICE",
+        "ADDRESS",
+        "MODE",
+        "FORWARDING",
+        "FALLBACK",
+        ">DEADLINE",
+        "BACKENDS",
+        ">DECIDED",
+        ">OPEN",
     )
     for row in rows:
         table.add_row(
@@ -171,14 +206,79 @@ def services(rows: Sequence[Row]) -> None:
             micros(row["deadline_ms"] * 1000),
             " ".join(row["backends"]),
             count(row["decisions"]),
+            _open(row["connections"], row["max_connections"]),
         )
-    _print(table, "No services.")
+    _print_addresses(table, "No services.")
+    for row in rows:
+        for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row)):
+            if line:
+                _console().print(f"{row['name']}: {line}")
+
+
+_MODES = {
+    "stateless": "stateless: without entries",
+    "flood_flows": "with entries in a table of their own (flood_flows)",
+}
+
+
+def _flood(row: Row) -> str:
+    """What is done with a service's first packets that are too many, since when, why, how long."""
+    flood, view = row["flood"], row["stateless"]
+    if not flood["active"]:
+        return ""
+    full = flood["reason"] == "table_full"
+    what = "no place in flow_table" if full else f"over budget ({words(flood['reason'])})"
+    how = "" if full else f", {_MODES[flood['mode']]}"
+    without = f", {count(view['forwarded'])} packets went without one" if view["forwarded"] else ""
+    return (
+        f"{what} for {seconds(flood['since_s'])}{how}{without}; what has no entry is hashed for "
+        f"another {seconds(view['for_s'])}"
+    )
+
+
+def _not_stateless(flood: Row) -> str:
+    return f"not stateless, as configured: {flood['obstacle']}" if flood["obstacle"] else ""
+
+
+def _backend_state(row: Row) -> Text:
+    if row["up"] and row["draining"]:
+        return Text("draining", style="yellow")
+    return _state(row["up"], "up", "down")
+
+
+def changed(data: Row) -> None:
+    """Print what a change of the configuration was, or would be, about."""
+    for line in data["changes"]:
+        print(line["text"], file=stdout())
+    if not data["changes"]:
+        print("Nothing differs from what runs.", file=stdout())
+    elif not data["applied"]:
+        print("Nothing was changed: this was a dry run.", file=stdout())
+    if data.get("saved"):
+        print(f"Written to {data['saved']}.", file=stdout())
+
+
+def drained(data: Row) -> None:
+    """Print the answer of ``drain`` and ``undrain``."""
+    what = "draining" if data["draining"] else "taking new flows"
+    already = "" if data["changed"] else " already"
+    text = f"{data['backend']} ({data['service']}): {what}{already}"
+    if data.get("flows") == 0:
+        text += ", its last flow has ended"
+    print(text, file=stdout())
+    if data["warning"]:
+        print(f"Warning: {data['warning']}", file=sys.stderr)
 
 
 def backends(rows: Sequence[Row]) -> None:
     """Print the answer of ``backends``."""
+    shared = any(row["share"] is not None for row in rows)
+    raced = not shared or any(row["mode"] == "race" for row in rows)
     table = _table(
-        "BACKEND", "SERVICE", "ADDRESS", "STATE", "VIA", ">RTT", ">WINS", ">ANSWERS", ">LOSSES"
+        *("BACKEND", "SERVICE", "ADDRESS", "STATE", "VIA", "PROBE", ">RTT"),
+        *([">SHARE", ">SCORE"] if shared else []),
+        *([">WINS"] if raced else []),
+        *(">ANSWERS", ">LOSSES"),
     )
     down: list[Text] = []
     for row in rows:
@@ -186,25 +286,58 @@ def backends(rows: Sequence[Row]) -> None:
             row["name"],
             row["service"],
             row["address"],
-            _state(row["up"], "up", "down"),
+            _backend_state(row),
             f"{row['interface'] or _NONE}{' (kernel)' if row['path'] == 'kernel' else ''}",
-            rtt(row["rtt_us"]),
-            count(row["wins"]),
+            row["probe"],
+            rtt(row["rtt_us"] or row["synack_us"]),
+            *([_percent(row["share"]), _fraction(row["score"])] if shared else []),
+            *([count(row["wins"])] if raced else []),
             count(row["answers"]),
             count(row["losses"]),
         )
         if not row["up"] and row["reason"]:
             down.append(Text(f"{row['name']} is down: {row['reason']}"))
-    _print(table, "No backends.")
+    _print_addresses(table, "No backends.")
     console = _console()
     for line in down:
         console.print(line)
 
 
+def _percent(value: float | None) -> str:
+    """A part of 1 as ``33 %``, ``0.4 %``."""
+    if value is None:
+        return _NONE
+    return f"{value:.0%}" if value >= 0.1 or not value else f"{value:.1%}"
+
+
+def _fraction(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+_UNITS = {"queue": "queue {:g}", "ttft_ms": "TTFT {:g} ms", "cache_hit": "cache hits {:.0%}"}
+
+
+def pushed(data: Row) -> None:
+    """Print the answer of ``push``."""
+    told = ", ".join(_UNITS[name].format(value) for name, value in data["told"].items())
+    text = f"{data['backend']}: {told}, for {seconds(data['holds_s'])}"
+    _console().print(Text(text + _UNUSED.get(data["mode"], "")))
+
+
+_UNUSED = {
+    "race": " (mode race: counts between backends that answer equally fast)",
+    "inline": " (mode inline does not look at it)",
+}
+
+
 def flows(rows: Sequence[Row]) -> None:
-    """Print flows. Packets and bytes are: from the client / from the backend."""
+    """Print flows. Packets and bytes are: from the client / from the backend.
+
+    The source is what the backend sees in place of the client, if it does.
+    """
+    sources = any(row["source_address"] for row in rows)
     table = _table(
-        *("CLIENT", "SERVICE", "BACKEND", "STATE", "CHOSEN BY"),
+        *("CLIENT", "SERVICE", "BACKEND", *(["SOURCE"] if sources else []), "STATE", "CHOSEN BY"),
         *(">IN", ">PACKETS", ">BYTES", ">AGE", ">IDLE"),
         gap=1,
     )
@@ -214,6 +347,7 @@ def flows(rows: Sequence[Row]) -> None:
             row["client"],
             row["service"],
             row["backend"],
+            *([row["source_address"]] if sources else []),
             row["state"],
             choice(decision.get("mode") or "", decision.get("reason") or ""),
             micros(decision.get("latency_us")),
@@ -222,7 +356,7 @@ def flows(rows: Sequence[Row]) -> None:
             seconds(row["age_s"]),
             seconds(row["idle_s"]),
         )
-    _print(table, "No flows.")
+    _print_addresses(table, "No flows.")
 
 
 def counters(data: Mapping[str, int], *, show_all: bool) -> None:
@@ -264,6 +398,7 @@ def explain(data: Row) -> None:
     console.print(
         Text(f"{data['client']} to {data['service']}/{data['protocol']}: ")
         + Text(data["backend"] or "refused", style="bold")
+        + Text(f", as {data['source_address']}" if data["source_address"] else "")
         + Text(f" ({chosen})")
     )
     console.print()
@@ -278,6 +413,25 @@ def explain(data: Row) -> None:
             mark = "chosen" if row["backend"] == data["backend"] else ""
             table.add_row(row["backend"], rtt(row["rtt_us"]), words(row["answer"]), mark)
         _print(table, "")
+    if data["snapshot"]:
+        console.print()
+        _snapshot(data)
+
+
+def _snapshot(data: Row) -> None:
+    """Who had which share of the table that a flow was picked by, and the terms of the scores."""
+    _console().print(Text(f"Snapshot, {micros(data['snapshot']['age_us'])} old:"))
+    rows = data["snapshot"]["backends"]
+    known = [name for name in _TERMS if any(row["terms"][name] is not None for row in rows)]
+    table = _table("BACKEND", ">SHARE", ">SCORE", *(f">{_TERMS[name]}" for name in known), "")
+    for row in rows:
+        mark = "picked" if row["backend"] == data["backend"] else ""
+        terms = (_fraction(row["terms"][name]) for name in known)
+        table.add_row(row["backend"], _percent(row["share"]), _fraction(row["score"]), *terms, mark)
+    _print(table, "Nobody was known to answer.")
+
+
+_TERMS = {"rtt": "RTT", "ttft": "TTFT", "cache": "CACHE", "queue": "QUEUE"}
 
 
 def _instant(value: float) -> str:

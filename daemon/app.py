@@ -20,20 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import Collection, Coroutine, Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
 from xdp_router.adapters import adoption, netlink, xdp_link
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_support import require_support
+from xdp_router.adapters.connection_probes import ConnectionProbes
 from xdp_router.adapters.control import ControlServer
 from xdp_router.adapters.dataplane import DataPlane
-from xdp_router.adapters.host_checks import check_interface, check_service, merge_uncertain
 from xdp_router.adapters.loader import make_loader
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
@@ -43,30 +41,46 @@ from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.config_direct import speaks_ipv6
+from xdp_router.core.config_wide import exceptions_of
 from xdp_router.core.engine import Engine, EngineSettings
-from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.model import Backend
 from xdp_router.core.selection import build_table
 
 from . import takeover
 from .aging import Ager
+from .attach_options import AttachOptions
 from .attachments import Attachments
 from .decision_report import DecisionReport
+from .direct_paths import require_on_link
+from .draining import Draining
+from .event_feed import EventFeed
 from .executor import Executor
+from .figures import Figures, serve_metrics
 from .garbage import GarbageKeeper
 from .handoff import Handoff
 from .heartbeat import Heartbeat
 from .host_changes import HostChanges
 from .kernel_state import KernelState
+from .loads import load_reader
+from .logs import listen, log_fault
 from .loop import EngineLoop
+from .mode_commands import ModeCommands
+from .nat_ports import NatPorts
 from .network import Network
 from .notify import notify
 from .ownership import NotOurs, Ownership
+from .preflight import check_interfaces, report_host, report_limits
 from .probe_numbers import ProbeNumbers
+from .reconfiguration import Reconfiguration
 from .reply_paths import ReplyPaths
 from .retirement import Retirement
+from .service_watch import ServiceWatch
 from .shares import SharesKeeper
 from .signals import Interrupted, Signals, held
+from .stateless import ForwardingKeeper, StatelessReport
+from .tasks import Tasks
+from .usage_keeper import UsageKeeper
 from .views import handlers
 from .watchdog import Watchdog
 
@@ -74,20 +88,6 @@ QUIET = 200
 """Open decisions up to which a look at all of them takes no noticeable time."""
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class AttachOptions:
-    """What ``attach`` was asked for."""
-
-    interfaces: tuple[str, ...]
-    mode: xdp_link.AttachMode | None
-    loader: str
-    replace: bool
-    control: Path
-    pins: Path
-    persist: bool = False
-    control_group: int | None = None
 
 
 class Router:
@@ -102,30 +102,41 @@ class Router:
         self.program_id = 0
         self.decisions = DecisionReport(
             lambda service: self._service_names.get(service, str(service)),
-            lambda backend: self._backend_names[backend],
+            # Events are put into words later: its backend may be gone by then.
+            lambda backend: self._backend_names.get(backend, f"backend {backend}"),
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.feed = EventFeed(self.decisions.line)
+        self.decisions.feed = self.feed.decision
+        self.tasks = Tasks()
         self._former: adoption.Former | None = None
-        self._retired: tuple[Backend, ...] = ()
         self._leave_behind = False
-        self._number(config)
+        self._service_names: dict[int, str] = {}
+        self._backend_names: dict[int, str] = {}
+        self.reconfiguration = Reconfiguration(self, options.source, options.document)
+        self.number(config, ())
 
-    def _number(self, config: RouterConfig) -> None:
+    def number(self, config: RouterConfig, retired: Sequence[Backend]) -> None:
+        """This is the configuration from now on, with ids. ``retired``: only flows have these."""
         self.config = config
+        self._retired = tuple(retired)
         self._backends = [backend for service in config.services for backend in service.backends]
-        self._service_names = {service.id: service.name for service in config.services}
-        self._backend_names = {
-            backend.id: backend.name for backend in (*self._backends, *self._retired)
-        }
+        # Decisions that are open may name who has just gone.
+        self._service_names |= {service.id: service.name for service in config.services}
+        self._backend_names |= {each.id: each.name for each in (*retired, *self._backends)}
 
     async def serve(self, undo: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Attach, run until ``stop``. What was acquired is on ``undo``."""
+        undo.callback(listen(self.feed.log_line))
         lock = PinLock(self.options.pins)
         undo.callback(lock.release)
         await takeover.lock_pins(lock, lambda: _go_on(stop, False))
         # Its own data plane is not "another XDP program", which --replace would remove.
         self._find_former(undo)
-        found = self._check_interfaces()
+        found = check_interfaces(
+            self.options.interfaces,
+            self._former.links if self._former is not None else {},
+            replace=self.options.replace,
+        )
         names = {backend.endpoint.addr: backend.name for backend in reversed(self._backends)}
         configured = dict(names)
         for backend in self._retired:
@@ -133,22 +144,39 @@ class Router:
         resolutions = netlink.resolve_paths(names)
         needed = [resolutions[addr] for addr in configured]
         netlink.require_attached(needed, {link.ifindex for link in found}, configured)
+        require_on_link(self._backends, resolutions)
         with held():
             require_support()
-        self._report_host(found)
+        native = self.options.mode is not xdp_link.AttachMode.GENERIC
+        report_host(self.config, found, native=native)
+        draining = Draining(self)
         self._control = ControlServer(
-            self.options.control, handlers(self), self._control_fault, self.options.control_group
+            self.options.control,
+            {**handlers(self), "backend_flows": draining.flows},
+            self._control_fault,
+            self.options.control_group,
+            {
+                **draining.handlers(),
+                **self.reconfiguration.handlers(),
+                **ModeCommands(self).handlers,
+            },
         )
         await self._control.start()
         undo.push_async_callback(self._control.close)
+        await serve_metrics(self, undo)
         self._load(undo)
-        changes = self._change_host(undo)
+        changes = self.host_changes = self._change_host(undo)
         self._fill_maps()
         self._start_engine(undo)
         known = {number: value.mac for number, value in self.state.maps.interfaces.items()}
         self.attachments.remember(known, found)
         self.handoff = Handoff(
-            self.config, changes, self.state, self.network, lambda: self.attachments.links
+            self.config,
+            changes,
+            self.state,
+            self.network,
+            lambda: self.attachments.links,
+            self._retired,
         )
         self.handoff.look()
         self.state.forget_interfaces({link.ifindex for link in found})
@@ -156,7 +184,7 @@ class Router:
             self.network.attached(link)
         self.network.resolution = resolutions.get
         paths = ((addr, found.path, found.reason) for addr, found in resolutions.items())
-        self.engine.begin(self.network.begin(paths))
+        self.engine.begin(self.network.begin(paths), self.state.draining)
         _go_on(stop, self._leave_behind)
         self.loop.publish(self.state.carried)
         # What came with the configuration is there to stay: looking at all of it takes long.
@@ -174,12 +202,15 @@ class Router:
         self.handoff.look()  # with a program on it a device may take frames
         self.state.open_services()
         self._watch(undo, names)
-        undo.push_async_callback(self._cancel_tasks)
-        self._spawn(self.ager.run(), "aging")
-        self._spawn(self._shares.run(), "event shares")
-        self._spawn(self.handoff.run(), "hand-off")
-        self._spawn(self.attachments.run(), "attachments")
-        self._spawn(garbage.run(), "garbage")
+        undo.push_async_callback(self.tasks.cancel)
+        self.tasks.keep(self.ager.run, "aging")
+        self.tasks.keep(self.figures.latencies.run, "latencies")
+        self.tasks.keep(self.shares.run, "event shares")
+        self.tasks.keep(self.service_watch.run, "service watch")
+        self.tasks.keep(self.forwarding.run, "forwarding")
+        self.tasks.keep(self.handoff.run, "hand-off")
+        self.tasks.keep(self.attachments.run, "attachments")
+        self.tasks.keep(garbage.run, "garbage")
         lost: list[NotOurs] = []
 
         def leave(why: NotOurs) -> None:
@@ -187,10 +218,10 @@ class Router:
             self._leave_behind = False
             stop.set()
 
-        self._spawn(Ownership(self.plane, self.attachments.links, leave).run(), "ownership")
+        self.tasks.keep(Ownership(self.plane, self.attachments.links, leave).run, "ownership")
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
-        self._spawn(self._numbers.warm(self._backends, ports), "probe numbers")
+        self.tasks.spawn(self.numbers.warm(self._backends, ports), "probe numbers")
         _go_on(stop, self._leave_behind)
         self.loop.ready()
         self.ready = True
@@ -205,7 +236,7 @@ class Router:
             pins=str(self.plane.pin_dir),
         )
         notify("READY=1")
-        self._spawn(Watchdog(self._one_line).run(), "watchdog")
+        self.tasks.keep(Watchdog(self._one_line).run, "watchdog")
         await stop.wait()
         self.ready = False
         notify("STOPPING=1")
@@ -217,38 +248,10 @@ class Router:
         """For ``systemctl status``."""
         return (
             f"{self.attachments}: {self.engine.up_count} of {len(self._backends)} backends up, "
-            f"{self.ager.entries // 2} flows, {self.decisions.total} decisions"
+            f"{self.ager.flows} flows, {self.decisions.total} decisions"
         )
 
     # Acquiring
-
-    def _check_interfaces(self) -> list[netlink.LinkInfo]:
-        found = []
-        for name in self.options.interfaces:
-            link = netlink.link_info(name)
-            if not link.ethernet:
-                raise XdpRouterError(
-                    f"{name} is not an Ethernet interface ({link.kind or 'no link header'}): "
-                    "XDP cannot forward there; attach the interfaces that clients and "
-                    "backends are reached by"
-                )
-            others = link.xdp_prog_id and not self._runs_former(link)
-            if others and not self.options.replace:
-                raise xdp_link.AlreadyAttached(
-                    name, link.xdp_prog_id, xdp_link.program_name(link.xdp_prog_id)
-                )
-            found.append(link)
-        return found
-
-    def _report_host(self, found: list[netlink.LinkInfo]) -> None:
-        native = self.options.mode is not xdp_link.AttachMode.GENERIC
-        findings = [each for link in found for each in check_interface(link, native=native)]
-        for service in self.config.services:
-            findings += check_service(service.endpoint, found)
-        for finding in merge_uncertain(findings):
-            _log.warning(
-                finding.code, interface=finding.interface, detail=finding.text, mend=finding.mend
-            )
 
     def _change_host(self, undo: contextlib.AsyncExitStack) -> HostChanges:
         notes = Notes(self.plane.maps["notes"])
@@ -260,8 +263,7 @@ class Router:
         undo.callback(
             lambda: changes.restore(self.options.pins, pins) if self._takes_away() else None
         )
-        settings = self.config.settings
-        changes.reserve_ports(settings.probe_port_min, settings.probe_port_max)
+        changes.reserve_ports(self.config.reserved_ports)
         return changes
 
     def _load(self, undo: contextlib.AsyncExitStack) -> None:
@@ -269,9 +271,13 @@ class Router:
         sizes = Sizes(
             max_flows=settings.max_flows,
             pending=settings.pending_flows,
+            flood=settings.pending_flows,
             services=len(self.config.services),
+            left_out=exceptions_of(self.config.services),
             backends=len(self._backends),
             interfaces=len(self.options.interfaces),
+            ipv6=speaks_ipv6(self.config.services, self._retired)
+            or (self._former is not None and self._former.has_ipv6_flows),
         )
         if self._former is not None:
             self._adopt(self._former, sizes, undo)
@@ -297,45 +303,65 @@ class Router:
     def _fill_maps(self) -> None:
         adopted = self._former is not None
         self.state = KernelState(self.plane, self.config, adopted=adopted, retired=self._retired)
+        self.forwarding = ForwardingKeeper(
+            self.config,
+            lambda: (
+                [each.name for each in self.attachments if each.ifindex]
+                if self.ready  # before, all are there, but not attached
+                else self.options.interfaces
+            ),
+            self.state.set_forwards,
+        )
+        self.forwarding.look()
         self.state.write_all()
-        self._shares = SharesKeeper(
+        report_limits(self.config, self.rooms)
+        self._stateless = StatelessReport()
+        self._stateless.tell(self.state.stateless_waiting())
+        self.service_watch = ServiceWatch(
+            self.state.maps, self.config.services, self.config.settings
+        )
+        self.shares = SharesKeeper(
             self.state.maps, self.config.settings.event_rate, lambda: self.state.is_lost()
         )
 
+    @property
+    def rooms(self) -> dict[int, int]:
+        """Connections that there is room for, by family."""
+        tables = self.state.maps.by_family.items()
+        return {family: each.flows.max_entries // 2 for family, each in tables}
+
     def _start_engine(self, undo: contextlib.AsyncExitStack) -> None:
         settings = self.config.settings
-        self._numbers = ProbeNumbers(
+        self.numbers = ProbeNumbers(
             self.state.probe_key, lambda backend: self.state.backend_value(backend).probe_addr
         )
         self.engine = Engine(
             self.config.services,
-            EngineSettings(
-                coalesce_window_ns=settings.coalesce_window_ns,
-                probe_rate=settings.probe_rate,
-                probe_burst=settings.probe_burst,
-                probe_port_min=settings.probe_port_min,
-                probe_port_max=settings.probe_port_max,
-                decisions_kept=settings.decisions_kept,
-                max_open_decisions=settings.max_open_decisions,
-            ),
-            self._numbers.sequence,
+            EngineSettings.of(settings),
+            self.numbers.sequence,
             build_table,
+            random.Random().randrange,
+            load_reader(self.state.maps),
         )
         self.sender = ProbeSocket()
         undo.callback(self.sender.close)
         self.executor = Executor(
             self.state,
             self._backends,
-            Reinjector(self.plane.entry, self.state.reinject_mark),
+            Reinjector(self.plane.entry, self.state.reinject_mark, self.plane.maps["leaving"]),
             self.sender,
             self.decisions.report,
+            NatPorts(self.config, lambda backend: self.state.backend_value(backend).probe_addr),
         )
         undo.callback(self.executor.close)
+        maps = self.state.maps
+        self.figures = Figures(self.config, maps, self.decisions, self.executor)
         ring_fd = self.plane.maps["first_packet_events"]
         ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)
         former = self.state.former  # zeros unless it was adopted
         heartbeat = Heartbeat(self.state.beat, settings.heartbeat_stale_ns, former.heartbeat_ns)
+        self.heartbeat = heartbeat
         self.loop = EngineLoop(
             self.engine,
             self.executor,
@@ -346,12 +372,13 @@ class Router:
         )
         undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
+        self.executor.connections = ConnectionProbes(self.tasks.spawn, self.loop.handle)
         self.state.is_lost = self.loop.is_lost
         self.network = Network(
             self._backends, self.state, self.executor, self.loop.handle, self._retired
         )
         undo.callback(self.network.close)
-        maps = self.state.maps
+        self.retirement = Retirement(self._retired, self._forget_retired, self._settle_shared)
         self.ager = Ager(
             maps.flow_table,
             maps.pending_flows,
@@ -359,24 +386,25 @@ class Router:
             self.loop.handle,
             pauses=heartbeat.pauses,
             former_resumed_ns=former.resumed_ns,
-            retirement=Retirement(self._retired, self._forget_retired),
+            retirement=self.retirement,
             is_lost=self.loop.is_lost,
+            others=(maps.by_family[6],),
+            usage=UsageKeeper(maps.usage, maps.backend_loads),
+            traffic=self.figures.traffic,
+            flood=maps.by_family[4].flood,
         )
 
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
         paths = ReplyPaths(
-            self.state.maps.flow_table,
+            self.state.maps.by_family.values(),
             Reinjector(self.plane.entry, self.state.reinject_mark ^ 1),
         )
 
         def back(link: netlink.LinkInfo, former: Collection[int]) -> None:
             self.handoff.look(briefly=True)
-            self._spawn(paths.lead(link, former), "reply paths")
+            self.tasks.spawn(paths.lead(link, former), "reply paths")
 
-        self.attachments.watch(
-            self.network,
-            back,
-        )
+        self.attachments.watch(self.network, back)
         watcher = netlink.PathWatcher(self.network.path_changed, self.attachments.link_changed)
         watcher.start(addrs)
         undo.callback(watcher.close)
@@ -390,19 +418,14 @@ class Router:
         former = takeover.find_former(options.pins, options.interfaces, options.mode)
         if former is not None:
             undo.callback(former.close)
-            config, self._retired = former.renumber(self.config)
-            self._number(config)
+            self.number(*former.renumber(self.config))
         self._former = former
-
-    def _runs_former(self, link: netlink.LinkInfo) -> bool:
-        attached = self._former.links.get(link.name) if self._former is not None else None
-        return attached is not None and bpf.link_info(attached.fd).prog_id == link.xdp_prog_id
 
     def _adopt(
         self, former: adoption.Former, sizes: Sizes, undo: contextlib.AsyncExitStack
     ) -> None:
         with held():
-            self.plane = DataPlane.succeed(make_loader(self.options.loader), former.plane)
+            self.plane = DataPlane.succeed(make_loader(self.options.loader), former.plane, sizes)
             undo.callback(self.plane.close)
             fds = {name: link.fd for name, link in former.links.items()}
             self.plane.take_over(former.plane, fds)
@@ -429,37 +452,27 @@ class Router:
         self.network.forget_retired(backend)
         self.state.forget_backend(backend)
 
+    def _settle_shared(self) -> None:
+        self.state.settle_shared()
+        self.tell_stateless()
+
+    def tell_stateless(self) -> None:
+        """Log which services wait for others' flows to end, if these are others than before."""
+        self._stateless.tell(self.state.stateless_waiting())
+
     def _control_fault(self, command: str, error: Exception) -> None:
         _log.error("control_fault", command=command, error=repr(error))
 
-    # Tasks
-
     def _is_quiet(self) -> bool:
         return self.engine.open_decisions <= QUIET and not self._control.connections
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("task_failed", task=task.get_name(), error=repr(task.exception()))
-
-    async def _cancel_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def run(config: RouterConfig, options: AttachOptions, signals: Signals) -> None:
     """Attach and serve until SIGTERM or SIGINT. Raises what kept it from starting."""
     stop = asyncio.Event()
-    asyncio.get_running_loop().set_exception_handler(_log_fault)
-    signals.connect(stop, _log_hangup)
+    asyncio.get_running_loop().set_exception_handler(log_fault)
     router = Router(config, options)
+    signals.connect(stop, router.reconfiguration.hang_up)
     async with contextlib.AsyncExitStack() as undo:
         await router.serve(undo, stop)
         event = "leaving_attached" if options.persist else "detaching"
@@ -471,18 +484,3 @@ def _go_on(stop: asyncio.Event, adopted: bool) -> None:
     if stop.is_set():
         left = "the data plane that was there goes on" if adopted else "nothing is left attached"
         raise Interrupted(f"stopped before it was ready; {left}")
-
-
-def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception that nobody caught, in a callback or a task: the loop goes on."""
-    error = context.get("exception")
-    _log.error("fault", message=context["message"], error=repr(error) if error else None)
-
-
-def _log_hangup() -> None:
-    _log.warning(
-        "reload_not_supported",
-        signal="SIGHUP",
-        consequence="nothing has changed",
-        mend="stop the daemon and start it with the new configuration",
-    )

@@ -46,6 +46,6 @@ class Beside:
             backends=[self._backend_name(each) for each in beside],
             reason="in the client's own subnet: a backend answers it directly, untranslated",
             consequence=consequence,
-            mend="on the backends, a route to the client's subnet by this router; or a subnet of "
-            "their own for the backends",
+            mend='forwarding = "fullnat"; or on the backends, a route to the client\'s subnet by '
+            "this router; or a subnet of their own for the backends",
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters import sysctl
 from xdp_router.adapters.control import ControlError, remove_stale_socket
-from xdp_router.adapters.dataplane import NoInstance, daemon_alive
+from xdp_router.adapters.dataplane import NoInstance, daemon_stays
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pin_lock import pins_locked
 from xdp_router.adapters.pins import (
@@ -28,8 +28,9 @@ from xdp_router.core.errors import XdpRouterError
 def detach_interfaces(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
     """Detach the data planes that hold ``interfaces``; yields what was done, line by line.
 
-    Reserved ports and sysctls are given back in the current network namespace only. Raises
-    NoInstance for an interface that has none, XdpRouterError when its daemon runs, PinsBusy.
+    Waits for a second at most, to know whether a daemon is gone. Reserved ports and sysctls are
+    given back in the current network namespace only. Raises NoInstance for an interface that has
+    none, XdpRouterError when its daemon runs, PinsBusy.
     """
     with pins_locked(pins):
         yield from _detach(interfaces, pins)
@@ -46,7 +47,7 @@ def _detach(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
             raise NoInstance(
                 f"{interface}: no data plane of this router is attached there; attached: {held}"
             )
-        if daemon_alive(found.path):
+        if daemon_stays(found.path):
             raise XdpRouterError(
                 f"{interface}: its daemon is running: stop it (SIGTERM or Ctrl-C), it detaches "
                 "by itself"

@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import socket
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
+from xdp_router.adapters import kernel_forwarding_ipv6
 from xdp_router.adapters.host import HostError, Rtnl
 from xdp_router.adapters.kernel_forwarding import (
-    InterfaceFacts,
     Obstacle,
     SourceRoute,
     forward_obstacles,
     mend,
     own_changes,
+    own_source,
     read_facts,
     reply_obstacles,
     source_route,
@@ -30,9 +33,10 @@ from xdp_router.adapters.kernel_forwarding import (
 from xdp_router.adapters.sysctl import SysctlError
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
+from xdp_router.core.address import family_of, is_ipv6
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.core.model import KernelHandoff
+from xdp_router.core.model import Backend, Forwarding, KernelHandoff
 from xdp_router.linux.xdp_features import XdpFeatures
 
 from .host_changes import HostChanges
@@ -53,24 +57,37 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """What the kernel does with packets of one family. Reasons are empty where it forwards what
+    comes in: ``forward`` for a backend, ``reply`` with a service's address, which is looked at
+    only while an interface takes no frames."""
+
+    forward: tuple[Obstacle, ...] = ()
+    reply: tuple[Obstacle, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """One attached interface. Reasons are empty where the kernel forwards what comes in there:
-    ``forward`` for a backend, ``reply`` with a service's address, which is looked at only while
-    an interface takes no frames."""
+    """One attached interface. ``ways``: by address family, of those that there are flows of."""
 
     name: str
     takes_frames: bool = True
-    forward: tuple[Obstacle, ...] = ()
-    reply: tuple[Obstacle, ...] | None = None
+    ways: Mapping[int, Ways] = field(default_factory=dict)
+
+    def of(self, family: int) -> Ways:
+        """As far as is known: what nobody has looked at is no obstacle."""
+        return self.ways.get(family, Ways())
 
     @property
     def flags(self) -> int:
         """For the ``interfaces`` map."""
-        return (
-            (0 if self.takes_frames else abi.IF_NO_XMIT)
-            | (0 if self.forward else abi.IF_HANDOFF_FORWARD)
-            | (abi.IF_HANDOFF_REPLY if self.reply == () else 0)
-        )
+        flags = 0 if self.takes_frames else abi.IF_NO_XMIT
+        for family, ways in self.ways.items():
+            if not ways.forward:
+                flags |= abi.IF_HANDOFF_FORWARD[family]
+            if ways.reply == ():
+                flags |= abi.IF_HANDOFF_REPLY[family]
+        return flags
 
 
 _OFF = (Obstacle('kernel_handoff is "off"', ()),)
@@ -86,10 +103,10 @@ class Handoff:
         state: KernelState,
         network: Network,
         links: Callable[[], Collection[XdpLink]],
+        retired: Iterable[Backend] = (),
     ) -> None:
-        """``links``: what is attached at the moment."""
-        self._mode = config.settings.kernel_handoff
-        self._sources = sorted({service.endpoint.addr for service in config.services})
+        """``links``: what is attached at the moment. ``retired``: backends that only flows have."""
+        self.change(config, retired)
         self._links = links
         self._changes = changes
         self._state = state
@@ -100,6 +117,28 @@ class Handoff:
         self._changed = asyncio.Event()
         self.interfaces: dict[int, State] = {}
         """By interface number."""
+
+    def change(self, config: RouterConfig, retired: Iterable[Backend]) -> None:
+        """Look for these services and backends from the next look on."""
+        self._mode = config.settings.kernel_handoff
+        addrs = {service.endpoint.addr for service in config.services}
+        self._sources = sorted(addr for addr in addrs if not is_ipv6(addr))
+        """Of IPv4: the kernel looks at no source of IPv6."""
+        known = (*addrs, *(backend.endpoint.addr for backend in retired))
+        self._families = sorted(set(map(family_of, known)))
+        self._fullnat = [
+            backend.id
+            for service in config.services
+            if service.forwarding is Forwarding.FULLNAT
+            for backend in service.backends
+        ]
+        """Backends whose packets bear a source of ours, which may be left to the kernel, too."""
+        self._own_families = {
+            family_of(service.endpoint.addr)
+            for service in config.services
+            if service.forwarding is Forwarding.FULLNAT
+        }
+        """Families that these are of."""
 
     def look(self, *, briefly: bool = False) -> None:
         """Look at everything now. Blocks.
@@ -138,8 +177,8 @@ class Handoff:
         state = self.interfaces.get(ifindex)
         return state is None or state.takes_frames
 
-    def unusable(self, egress: int, egresses: Collection[int]) -> str:
-        """Why new flows must not go to a backend behind ``egress``; empty: they may.
+    def unusable(self, egress: int, egresses: Collection[int], family: int) -> str:
+        """Why new flows of a family must not go to a backend behind ``egress``; empty: they may.
 
         ``egresses``: the interfaces of all backends. Clients come in by the others, or, if there
         are none, by any. Where one end takes no frames the kernel has to forward from the other.
@@ -150,19 +189,29 @@ class Handoff:
         clients = self.interfaces.keys() - set(egresses) or self.interfaces.keys()
         for ifindex in sorted(clients):
             there = self.interfaces[ifindex]
-            for target, obstacles in ((here, there.forward), (there, here.reply or ())):
+            ways = there.of(family)
+            forward = ways.forward or (ways.reply if family in self._own_families else None) or ()
+            for target, obstacles in ((here, forward), (there, here.of(family).reply or ())):
                 if not target.takes_frames and obstacles:
                     return _reason(target, obstacles)
         return ""
 
-    def view(self, ifindex: int) -> dict[str, bool]:
-        """For ``status``: what XDP, and the kernel in its place, can do with an interface."""
+    def view(self, ifindex: int) -> dict[str, Any]:
+        """For ``status``: what XDP, and the kernel in its place, can do with an interface.
+
+        ``kernel_families``: of each family that there are flows of; the two before: of all.
+        """
         state = self.interfaces.get(ifindex, State(""))
+        families = {
+            # Replies are asked for only where it is needed.
+            f"ipv{family}": {"forwards": not ways.forward, "replies": not ways.reply}
+            for family, ways in sorted(state.ways.items())
+        }
         return {
             "takes_xdp_frames": state.takes_frames,
-            "kernel_forwards": not state.forward,
-            # Asked only where it is needed.
-            "kernel_replies": not state.reply,
+            "kernel_forwards": all(each["forwards"] for each in families.values()),
+            "kernel_replies": all(each["replies"] for each in families.values()),
+            "kernel_families": families,
         }
 
     # Looking
@@ -182,7 +231,8 @@ class Handoff:
                     for link in links
                 }
                 sources: list[SourceRoute] | None = None
-                if all(takes.values()) or self._mode is KernelHandoff.OFF:
+                wanted = self._fullnat or not all(takes.values())
+                if not wanted or self._mode is KernelHandoff.OFF:
                     pass
                 elif by_last_routes:
                     sources = self._routes
@@ -193,6 +243,7 @@ class Handoff:
                         sources.append(source_route(rtnl, addr))
                         if not number % _SLICE:
                             yield
+                    sources += self._own_sources()
                     self._routes = sources
             except (HostError, OSError) as error:
                 self._failed(error)
@@ -210,6 +261,12 @@ class Handoff:
         else:  # interfaces have come or gone meanwhile
             self._changed.set()
 
+    def _own_sources(self) -> Iterator[SourceRoute]:
+        paths = (self._network.paths.get(backend, (None, ""))[0] for backend in self._fullnat)
+        for addr in sorted({path.source_addr for path in paths if path is not None}):
+            if not is_ipv6(addr):
+                yield own_source(addr)
+
     def _failed(self, error: Exception) -> None:
         """Tell it, once; ``run`` tries again."""
         if str(error) != self._fault:
@@ -224,27 +281,42 @@ class Handoff:
         if before is not None and before.name != name:
             self._changes.interface_renamed(before.name, name)
         if self._mode is KernelHandoff.OFF:
-            return State(name, takes, _OFF, _OFF)
+            return State(name, takes, dict.fromkeys(self._families, Ways(_OFF, _OFF)))
         try:
-            facts = read_facts(name, ifindex)
-            if self._mode is KernelHandoff.SET and self._mend(facts, sources):
-                facts = read_facts(name, ifindex)
+            found = self._obstacles(name, ifindex, sources)
+            if self._mode is KernelHandoff.SET and self._mend(name, found):
+                found = self._obstacles(name, ifindex, sources)
         except (SysctlError, ValueError) as error:  # it has just gone
             gone = (Obstacle(str(error), ()),)
-            return State(name, takes, gone, gone)
+            return State(name, takes, dict.fromkeys(self._families, Ways(gone, gone)))
         return State(
             name,
             takes,
-            tuple(forward_obstacles(facts)),
-            None if sources is None else tuple(reply_obstacles(facts, sources)),
+            {
+                family: Ways(tuple(forward), None if sources is None else tuple(reply))
+                for family, (forward, reply) in found.items()
+            },
         )
 
-    def _mend(self, facts: InterfaceFacts, sources: list[SourceRoute] | None) -> bool:
+    def _obstacles(
+        self, name: str, ifindex: int, sources: list[SourceRoute] | None
+    ) -> dict[int, tuple[list[Obstacle], list[Obstacle]]]:
+        """Those of packets for backends, and of replies, by family."""
+        found = {}
+        if 4 in self._families:
+            facts = read_facts(name, ifindex)
+            found[4] = forward_obstacles(facts), reply_obstacles(facts, sources or ())
+        if 6 in self._families:
+            both = kernel_forwarding_ipv6.obstacles(kernel_forwarding_ipv6.read_facts(name))
+            found[6] = both, both
+        return found
+
+    def _mend(self, name: str, found: Mapping[int, tuple[list[Obstacle], list[Obstacle]]]) -> bool:
         changed = False
-        for obstacles in (forward_obstacles(facts), reply_obstacles(facts, sources or ())):
+        for obstacles in itertools.chain(*found.values()):
             why = "; ".join(each.text for each in obstacles)
-            for name, value in own_changes(facts, obstacles):
-                changed |= self._changes.set(name, value, why)
+            for key, value in own_changes(name, obstacles):
+                changed |= self._changes.set(key, value, why)
         return changed
 
     def _accept(self, found: dict[int, State]) -> None:
@@ -291,17 +363,24 @@ def _report(before: State, state: State, needed: bool) -> None:
                 mend="another driver, queues enough for all CPUs; on veth GRO on at its other "
                 "end: ethtool -K PEER gro on",
             )
+    for family in sorted(before.ways.keys() | state.ways.keys()):
+        _report_family(family, before.of(family), state, needed)
+
+
+def _report_family(family: int, before: Ways, state: State, needed: bool) -> None:
+    ways, ip = state.of(family), f"IPv{family}"
     for what, old, new in (
-        ("for backends", before.forward, state.forward),
-        ("replies", before.reply or (), state.reply or ()),
+        ("for backends", before.forward, ways.forward),
+        ("replies", before.reply or (), ways.reply or ()),
     ):
         if new and new != old and new != _OFF:
             (_log.warning if needed else _log.info)(
                 "handoff_impossible",
                 interface=state.name,
+                family=ip,
                 packets=what,
                 reason="; ".join(each.text for each in new),
                 mend=mend(change for each in new for change in each.changes),
             )
         elif old and not new:
-            _log.info("handoff_possible", interface=state.name, packets=what)
+            _log.info("handoff_possible", interface=state.name, family=ip, packets=what)

@@ -36,6 +36,10 @@ class Heartbeat:
         self._resumed_ns = 0
         self._pauses: deque[tuple[int, int]] = deque(maxlen=PAUSES_KEPT)
 
+    def change(self, stale_ns: int) -> None:
+        """Another distance between two beats is a pause from now on."""
+        self._stale_ns = stale_ns
+
     def beat(self, now_ns: int) -> None:
         """Give a sign of life. Raises what ``write`` raises; the beat is then missed."""
         resumed_ns = self._resumed_ns

@@ -8,6 +8,7 @@ daemon is killed.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -37,12 +38,15 @@ class HostChanges:
         notes.write(Note.NETNS, sysctl.namespace_id())
         self._note(self._sysctls.changes)
 
-    def reserve_ports(self, first: int, last: int) -> None:
-        """Keep probe ports ``first``..``last`` from being given out. Raises SysctlError."""
-        ports = sysctl.ports_to_reserve(first, last) | self._former_ports
+    def reserve_ports(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Keep ports, ranges of (first, last), from being given out. Raises SysctlError."""
+        ports = set(self._former_ports)
+        for first, last in ranges:
+            ports |= sysctl.ports_to_reserve(first, last)
         self._notes.write(Note.RESERVED_PORTS, sysctl.format_ports(ports))
-        for warning in self._sysctls.reserve_ports(first, last):
-            _log.warning("probe_port_in_use", detail=warning)
+        for first, last in ranges:
+            for warning in self._sysctls.reserve_ports(first, last):
+                _log.warning("reserved_port_in_use", detail=warning)
 
     def set(self, name: str, value: str, why: str) -> bool:
         """Set a sysctl, once: who changes it after that knows better. False: not set."""
@@ -66,20 +70,27 @@ class HostChanges:
 
     def interface_gone(self, interface: str) -> None:
         """Its sysctls went with it: one that comes under its name has its own, never tried."""
-        prefix = sysctl.of_interface(interface, "")
-        self._tried = {name for name in self._tried if not name.startswith(prefix)}
-        if self._sysctls.forget(prefix):
+        forgotten = False
+        for ipv6 in (False, True):
+            prefix = sysctl.of_interface(interface, "", ipv6=ipv6)
+            self._tried = {name for name in self._tried if not name.startswith(prefix)}
+            forgotten |= self._sysctls.forget(prefix)
+        if forgotten:
             with contextlib.suppress(BpfError):
                 self._note(self._sysctls.changes)
 
     def interface_renamed(self, interface: str, new: str) -> None:
         """Its sysctls have its new name, and whoever bears the old one has others."""
-        prefix, renamed = sysctl.of_interface(interface, ""), sysctl.of_interface(new, "")
-        self._tried = {
-            renamed + name.removeprefix(prefix) if name.startswith(prefix) else name
-            for name in self._tried
-        }
-        if self._sysctls.rename(prefix, renamed):
+        changed = False
+        for ipv6 in (False, True):
+            prefix = sysctl.of_interface(interface, "", ipv6=ipv6)
+            renamed = sysctl.of_interface(new, "", ipv6=ipv6)
+            self._tried = {
+                renamed + name.removeprefix(prefix) if name.startswith(prefix) else name
+                for name in self._tried
+            }
+            changed |= self._sysctls.rename(prefix, renamed)
+        if changed:
             with contextlib.suppress(BpfError):
                 self._note(self._sysctls.changes)
 

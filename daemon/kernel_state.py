@@ -9,42 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
+import itertools
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.host import LinkInfo
 from xdp_router.adapters.names import Names
 from xdp_router.adapters.netlink import Path
+from xdp_router.adapters.probe_index import Probed
 from xdp_router.core import abi
+from xdp_router.core.address import family_of
 from xdp_router.core.config import RouterConfig
-from xdp_router.core.event_budget import deep_ring, price
-from xdp_router.core.model import Backend, Endpoint, Service
+from xdp_router.core.config_wide import shared_endpoints
+from xdp_router.core.model import Backend, Endpoint, Forwarding, Mode, Service
+from xdp_router.core.probe_kinds import probed_beside
 
-_NO_MAC = bytes(6)
-_NO_LIMIT = 65_535
-"""Longer than any packet."""
-ICMP_BURST = 50
-"""ICMP errors at once, of all CPUs together; as many as the kernel's own."""
+from .map_counts import fill_budgets, forget_counts
+from .map_plan import Plan, carried, make_plan, names_of, news
+from .map_values import NO_MAC, NOBODY, control_value
+from .service_rules import ServiceRules, answers_for
+
 _NS_PER_S = 1_000_000_000
-_NOBODY = abi.BackendValue(0, 0, 0, 0, 0, 0, 0, _NO_MAC, _NO_MAC, 0)
-
-
-def icmp_budget(rate: int) -> tuple[int, int]:
-    """One CPU's share of ``rate`` ICMP errors a second: (interval_ns, burst_ns); 0: none at all.
-
-    The share is even among the CPUs that are online.
-    """
-    if not rate:
-        return 1 << 63, 0
-    # Not the possible ones: a virtual machine may have room for a hundred more than it has.
-    cpus = os.cpu_count() or 1
-    interval_ns = _NS_PER_S * cpus // rate
-    return interval_ns, max(interval_ns, interval_ns * ICMP_BURST // cpus)
+_SETTLED = 32
+"""Services that begin or cease to be stateless at once: 2 to 4 ms."""
 
 
 class KernelState:
@@ -63,22 +54,13 @@ class KernelState:
         ``retired``: backends that only flows have; they keep their ids.
         """
         self._adopted = adopted
-        self._retired = retired
         self.maps = Maps(plane.maps)
         self._names = Names(plane.maps["names"])
-        self._config = config
+        self._configure(config, retired)
         self.probe_key = (secrets.randbits(32), secrets.randbits(32))
         self.reinject_mark = secrets.randbits(63) + 1
-        self._services: dict[int, tuple[Service, abi.ServiceValue]] = {}
-        counts = Counter(
-            endpoint
-            for service in config.services
-            for endpoint in {backend.endpoint for backend in service.backends}
-        )
-        counts.update(backend.endpoint for backend in retired)
-        self.shared = frozenset(endpoint for endpoint, count in counts.items() if count > 1)
-        """Addresses that serve more than one service: their reply tuples can collide."""
-        self._backends: dict[int, abi.BackendValue] = {}
+        self._take(Plan())
+        self._rules = ServiceRules(self.maps, config.services, adopted=adopted)
         self._interfaces: dict[int, abi.InterfaceValue] = {}
         self._handoff: dict[int, int] = {}
         self._gathered: dict[int, abi.BackendValue] | None = None
@@ -86,86 +68,190 @@ class KernelState:
         """Whether the maps are a successor's: nothing that changes is written into them then."""
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
+        self._opened, self._open, self._echo = False, set[Endpoint](), False
+        self._probed: dict[Probed, tuple[int, int]] | None = None
+        self.forwards = frozenset((4, 6))
+        """Families that the kernel forwards: of others it tells no way of a stateless reply."""
         self.carried: frozenset[int] = frozenset()
         """Adopted services whose consistent-hash tables name their own backends and no other."""
 
+    def _configure(self, config: RouterConfig, retired: Sequence[Backend]) -> None:
+        self._config = config
+        self._retired: dict[Endpoint, list[Backend]] = {}
+        for backend in retired:
+            self._retired.setdefault(backend.endpoint, []).append(backend)
+        self.shared = shared_endpoints(config.services, retired)
+        """Backends' endpoints whose reply tuples can collide."""
+        self._tags = {
+            backend.id: backend.vlan for service in config.services for backend in service.backends
+        }
+
     def write_all(self) -> None:
         """Write control, services, backends (all of them down, unless adopted) and names."""
-        self._write_control()
-        settings = self._config.settings
         now_ns = time.monotonic_ns()
-        running = dict(self.maps.services.items()) if self._adopted else {}
-        self.maps.tokens.fill(abi.TOKENS_EVENTS, 0, now_ns - _NS_PER_S)
-        self.maps.tokens.fill(abi.TOKENS_ICMP, 0, now_ns - _NS_PER_S)
-        indexed: dict[Endpoint, tuple[int, int]] = {}
-        before = dict(self.maps.backends.items()) if self._adopted else {}
-        for service in self._config.services:
-            interval_ns, burst_ns = price(service.event_rate, settings.event_burst)
-            value = abi.ServiceValue(
-                deadline_ns=service.deadline_ns,
-                event_interval_ns=interval_ns,
-                event_burst_ns=burst_ns,
-                id=service.id,
-                first_backend=min(backend.id for backend in service.backends),
-                backend_count=len(service.backends),
-                fallback=service.fallback,
-                mode=service.mode,
-                forwarding=service.forwarding,
-                orphans=service.orphans,
-                hash_active=0,
-            )
-            if service.endpoint in running:
-                value = dataclasses.replace(
-                    value,
-                    hash_active=running[service.endpoint].hash_active,
-                )
-            elif self._adopted:
-                self.maps.pressure.reset(service.id)
-            self._services[service.id] = (service, value)
-            self.maps.tokens.fill(abi.TOKENS_SERVICE + service.id, 0, now_ns - _NS_PER_S)
-            for backend in service.backends:
-                found = before.get(backend.id, _NOBODY)
-                if Endpoint(found.addr, found.port, found.proto) != backend.endpoint:
-                    found = _NOBODY
-                self._backends[backend.id] = self._value(backend, found)
-                # One address may serve two services; the first one answers for its probes.
-                indexed.setdefault(backend.endpoint, (backend.id, service.id))
-        for backend in self._retired:
-            found = before[backend.id]
-            flags = found.flags & ~abi.BACKEND_UP | abi.BACKEND_DRAINING
-            if backend.endpoint in self.shared:
-                flags |= abi.BACKEND_SHARED
-            self._backends[backend.id] = dataclasses.replace(found, flags=flags)
-            indexed.setdefault(backend.endpoint, (backend.id, backend.service))
-        self._names.write_all(
-            {service.id: service.name for service in self._config.services},
-            {
-                backend.id: backend.name
-                for service in self._config.services
-                for backend in service.backends
-            },
-        )
-        self.maps.backends.write_all(self._backends)
-        self.maps.backend_index.write_all(indexed)
+        self._write_control(self.former if self._adopted else None, now_ns)
+        running: dict[Endpoint, abi.ServiceValue] = {}
+        before: dict[int, abi.BackendValue] = {}
         if self._adopted:
-            self.carried = self._carried(running, before)
-            self._forget_others(indexed, before)
+            running = {at: value for at, value in self.maps.services.items() if value.backend_count}
+            before = dict(self.maps.backends.items())
+        for bucket in (abi.TOKENS_EVENTS, abi.TOKENS_ICMP, abi.TOKENS_ECHO):
+            self.maps.tokens.fill(bucket, 0, now_ns - _NS_PER_S)
+        plan = self._plan(running, before)
+        fill_budgets(self.maps, self._config.services)
+        if self._adopted:
+            forget_counts(self.maps, plan)
+        self._take(plan)
+        self._names.write_all(*names_of(self._config))
+        self.maps.backends.write_all(self._backends)
+        self.maps.backend_index.write_all(plan.index)
+        self._write_probed()
+        self._rules.write(before)
+        if self._adopted:
+            self.carried = carried(self._config, running, before)
+            self._forget_others(plan.index, before)
 
-    def _carried(
+    def _plan(
         self,
         running: Mapping[Endpoint, abi.ServiceValue],
         before: Mapping[int, abi.BackendValue],
-    ) -> frozenset[int]:
-        had: dict[int, set[int]] = {}
-        for backend, value in before.items():
-            had.setdefault(value.service, set()).add(backend)
-        return frozenset(
-            service.id
-            for service in self._config.services
-            if service.endpoint in running
-            and running[service.endpoint].id == service.id
-            and had.get(service.id) == {backend.id for backend in service.backends}
+        same: Mapping[int, tuple[Service, abi.ServiceValue]] | None = None,
+    ) -> Plan:
+        return make_plan(
+            self._config,
+            self._all_retired(),
+            running,
+            before,
+            shared=self.shared,
+            is_stateless=self._is_stateless,
+            same=same,
         )
+
+    def change(self, config: RouterConfig, retired: Sequence[Backend]) -> Callable[[], None]:
+        """Bring another configuration, with ids that fit, into the maps, but for its services:
+        the function that is returned does the rest, when their hash tables are there.
+
+        ``retired``: backends that only flows have from now on. What does not change is not
+        written. Raises BpfError.
+        """
+        running = {service.endpoint: value for service, value in self._services.values()}
+        before, services, names = self._backends, self._services, names_of(self._config)
+        last = Plan(services, before, self._index, self._others)
+        depends = (self._config.settings, self.shared)
+        self._configure(config, retired)
+        self._rules = self._rules.successor(config.services)
+        control = self.maps.control.read()
+        self._write_control(control, control.resumed_ns)  # it has not stood still
+        same = services if depends == (config.settings, self.shared) else None
+        plan = self._plan(running, before, same)
+        fill_budgets(self.maps, plan.new)
+        forget_counts(self.maps, plan)
+        self._take(plan)
+        self._names.write_all(*map(news, names_of(config), names))
+        self.maps.backends.write_all(news(plan.backends, before))
+        self.maps.backend_index.write_all(plan.index_news(last))
+        self._write_probed()
+        self._rules.write(before)
+        # What is no more is retired, and keeps what it has for now.
+        return partial(self.open_services, running)
+
+    def _take(self, plan: Plan) -> None:
+        self._services, self._backends = plan.services, plan.backends
+        self._index, self._others = plan.index, plan.others
+
+    def _is_stateless(self, service: Service) -> bool:
+        """Whether a service may forward without entries: a retired backend counts, too."""
+        return self._wants_stateless(service) and not self._sharing(service)
+
+    def _wants_stateless(self, service: Service) -> bool:
+        forwards = family_of(service.endpoint.addr) in self.forwards
+        return service.stateless and forwards and service.forwarding is Forwarding.NAT
+
+    def sharing(self, service: Service) -> list[str]:
+        """Names of its backends whose replies may be another one's, or a retired one's."""
+        return [backend.name for backend in self._sharing(service)]
+
+    def _sharing(self, service: Service) -> list[Backend]:
+        return [backend for backend in service.backends if backend.endpoint in self.shared]
+
+    def is_stateless(self, service: int) -> bool:
+        """Whether a service forwards without entries while it is over budget."""
+        return bool(self._services[service][1].flags & abi.SERVICE_STATELESS)
+
+    def stateless_waiting(self) -> dict[str, list[str]]:
+        """Names of services that retired backends keep from being stateless, and of their own
+        backends where these still have flows.
+        """
+        return {
+            service.name: [backend.name for backend in self._sharing(service)]
+            for service in self._config.services
+            if self._wants_stateless(service) and self._sharing(service)
+        }
+
+    def settle_shared(self) -> None:
+        """After ``forget_backend``: let services be stateless whose backends are theirs alone now.
+
+        It looks at every backend, so that it is called once for all that are forgotten together.
+        """
+        retired = list(self._all_retired())
+        before, self.shared = self.shared, shared_endpoints(self._config.services, retired)
+        if self.shared == before or self.is_lost():
+            return
+        with self.gathered():
+            for number, value in list(self._backends.items()):
+                at = Endpoint(value.addr, value.port, value.proto)
+                if at in before and at not in self.shared:
+                    flags = value.flags & ~abi.BACKEND_SHARED
+                    self._put_backend(number, dataclasses.replace(value, flags=flags))
+        for _ in self._settle_stateless():
+            pass
+
+    def set_forwards(self, families: Collection[int]) -> Iterator[None]:
+        """Set of which families the kernel tells the ways of stateless replies; no service of
+        another one is stateless. In pieces: there may be many services.
+        """
+        if self.forwards != frozenset(families) and not self.is_lost():
+            self.forwards = frozenset(families)
+            yield from self._settle_stateless()
+
+    def _settle_stateless(self) -> Iterator[None]:
+        """Let services be stateless that may be, and no other."""
+        waiting = iter(list(self._services))
+        while some := list(itertools.islice(waiting, _SETTLED)):
+            if self.is_lost():
+                return
+            self._settle_some(some)
+            yield
+
+    def _settle_some(self, services: Iterable[int]) -> None:
+        flag = abi.SERVICE_STATELESS
+        known = [self._services[each] for each in services if each in self._services]
+        begins = [
+            service
+            for service, value in known
+            if self._is_stateless(service) and not value.flags & flag
+        ]
+        if begins:
+            with self.gathered():
+                for service in begins:
+                    for backend in service.backends:
+                        value = answers_for(self._backends[backend.id], service)
+                        self._put_backend(backend.id, value)
+        for service in begins:  # now that replies find their way without an entry
+            old = self._services[service.id][1]
+            self._put_service(service, dataclasses.replace(old, flags=old.flags | flag))
+        for service, old in known:
+            if old.flags & flag and not self._is_stateless(service):
+                self._put_service(service, dataclasses.replace(old, flags=old.flags & ~flag))
+
+    def _write_probed(self) -> None:
+        """Say where probes go beside the backends' own endpoints."""
+        backends = [each for service in self._config.services for each in service.backends]
+        probed = probed_beside(backends)
+        refs = {where: (each.id, each.service) for where, each in probed.items()}
+        if refs != self._probed:
+            self.maps.probe_index.replace(refs)
+            self._probed = refs
 
     def _forget_others(self, indexed: Container[Endpoint], before: Iterable[int]) -> None:
         """Remove what a former configuration had, and no flow has."""
@@ -173,8 +259,8 @@ class KernelState:
             if endpoint not in indexed:
                 self.maps.backend_index.delete(endpoint)
         gone = (number for number in before if number not in self._backends)
-        self.maps.backends.write_all(dict.fromkeys(gone, _NOBODY))
-        services = {*self._services, *(backend.service for backend in self._retired)}
+        self.maps.backends.write_all(dict.fromkeys(gone, NOBODY))
+        services = {*self._services, *(each.service for each in self._all_retired())}
         self._names.keep_only(services, self._backends)
 
     def forget_interfaces(self, attached: Collection[int]) -> None:
@@ -195,25 +281,58 @@ class KernelState:
         self._interfaces.pop(ifindex, None)
         self._write_min_mtu()
 
-    def open_services(self) -> None:
-        """Write the services themselves, last: from now on their SYNs are held."""
-        opened = {service.endpoint for service, _ in self._services.values()}
-        for endpoint, _ in list(self.maps.services.items()):
-            if endpoint not in opened:
-                self.maps.services.delete(endpoint)
-        for service, value in self._services.values():
-            self.maps.services.write(service.endpoint, value)
+    def open_services(self, before: Mapping[Endpoint, abi.ServiceValue] | None = None) -> None:
+        """Write the services themselves, last: from now on their SYNs are held.
+
+        ``before``: what was written last of those that were; None: the map tells.
+        """
+        values = self._rules.left_out()
+        values |= {service.endpoint: value for service, value in self._services.values()}
+        there = (
+            self._open if before is not None else {each for each, _ in self.maps.services.items()}
+        )
+        gone = there - values.keys()
+        echo = {
+            each.endpoint.addr: value for each, value in self._services.values() if each.icmp_echo
+        }
+        # Ports that change hands are never nobody's: what is no more goes when all else is there.
+        if values.keys() - there and not self.maps.services.have_room(values, echo):
+            self.maps.services.delete_all(gone)
+        for endpoint, value in values.items():
+            if before is None or before.get(endpoint) != value:
+                self.maps.services.write(endpoint, value)
+        if before is None or echo or self._echo:
+            self.maps.services.answer_echo(echo)
+        self._rules.open_ranges()
+        self.maps.services.delete_all(gone)
+        self._rules.opened()
+        self._opened, self._open, self._echo = True, set(values), bool(echo)
+        self._write_flags()
 
     def forget_backend(self, backend: Backend) -> None:
-        """Free the id of a retired backend that no flow has any more."""
+        """Free the id of a retired backend that no flow has any more; then ``settle_shared``."""
         if self.is_lost():
             return
+        left = [each for each in self._retired.pop(backend.endpoint, ()) if each.id != backend.id]
+        if left:
+            self._retired[backend.endpoint] = left
         self._backends.pop(backend.id, None)
+        self._index.pop(backend.endpoint, None)  # whatever is there now
         index = self.maps.backend_index.read(backend.endpoint)
         if index is not None and index[0] == backend.id:
-            self.maps.backend_index.delete(backend.endpoint)
-        self.maps.backends.write(backend.id, _NOBODY)
+            if left:  # the replies of its flows are told by this alone until they are established
+                self.maps.backend_index.write(backend.endpoint, left[0].id, left[0].service)
+            else:
+                self.maps.backend_index.delete(backend.endpoint)
+        self.maps.backends.write(backend.id, NOBODY)
+        self.maps.backend_loads.reset(backend.id)
         self._names.delete_backend(backend.id)
+        number = backend.service
+        if number not in self._services and all(x.service != number for x in self._all_retired()):
+            self._names.delete_service(number)
+
+    def _all_retired(self) -> Iterator[Backend]:
+        return itertools.chain.from_iterable(self._retired.values())
 
     @property
     def generation(self) -> int:
@@ -241,23 +360,54 @@ class KernelState:
         """
         old = self._backends[backend]
         kernel = abi.BACKEND_KERNEL if by_kernel else 0
+        vlan = self._vlan(backend, path)
+        kept = old.flags & ~(abi.BACKEND_KERNEL | abi.BACKEND_STAGE)
+        stage = abi.BACKEND_STAGE if vlan or old.flags & abi.BACKEND_TUNNEL else 0
         self._put_backend(
             backend,
             dataclasses.replace(
                 old,
-                flags=old.flags & ~abi.BACKEND_KERNEL | kernel,
+                flags=kept | kernel | stage,
                 ifindex=path.ifindex if path else 0,
                 probe_addr=path.source_addr if path else 0,
-                dmac=path.dmac if path else _NO_MAC,
-                smac=path.smac if path else _NO_MAC,
+                dmac=path.dmac if path else NO_MAC,
+                smac=path.smac if path else NO_MAC,
+                vlan=vlan,
             ),
         )
+        if backend in self._others and not self.is_lost():
+            # Without a path it answers for no probes, which the others at its endpoint may send.
+            index = (backend, old.service) if path else self._others[backend]
+            self.maps.backend_index.write(old.endpoint, *index)
+
+    def _vlan(self, backend: int, path: Path | None) -> int:
+        """What becomes of tags (``abi.VLAN_*``): as configured, else as the path has it."""
+        before = self._backends[backend].vlan
+        if backend not in self._tags:  # a retired one, of whose configuration nothing is known
+            return before
+        tag = self._tags[backend]
+        if tag is None and path is None:
+            return before
+        return abi.vlan_of(tag if path is None else path.tag(tag))
 
     def set_up(self, backend: int, up: bool) -> None:
         """Set whether XDP may choose a backend."""
         old = self._backends[backend]
         flags = old.flags | abi.BACKEND_UP if up else old.flags & ~abi.BACKEND_UP
         self._put_backend(backend, dataclasses.replace(old, flags=flags))
+
+    def set_draining(self, backend: int, draining: bool) -> None:
+        """Set whether a backend is to keep its flows and get no new ones."""
+        old = self._backends[backend]
+        flag = abi.BACKEND_DRAINING
+        flags = old.flags | flag if draining else old.flags & ~flag
+        self._put_backend(backend, dataclasses.replace(old, flags=flags))
+
+    @property
+    def draining(self) -> frozenset[int]:
+        """Ids of the backends that get no new flows; those that a former daemon drained, too."""
+        flag = abi.BACKEND_DRAINING
+        return frozenset(each for each, value in self._backends.items() if value.flags & flag)
 
     def publish_hash_table(self, service_id: int, slots: tuple[int, ...]) -> None:
         """Write the table that is not in use, then switch to it."""
@@ -266,8 +416,16 @@ class KernelState:
         service, value = self._services[service_id]
         half = 1 - value.hash_active
         self.maps.hash_tables.write(service_id, half, slots)
-        value = dataclasses.replace(value, hash_active=half)
-        self._services[service_id] = (service, value)
+        self._put_service(service, dataclasses.replace(value, hash_active=half))
+
+    def set_mode(self, service_id: int, mode: Mode) -> None:
+        """Set how first packets of a service are decided; flows are not touched."""
+        service, value = self._services[service_id]
+        if value.mode is not mode and not self.is_lost():
+            self._put_service(service, dataclasses.replace(value, mode=mode))
+
+    def _put_service(self, service: Service, value: abi.ServiceValue) -> None:
+        self._services[service.id] = (service, value)
         if self.maps.services.read(service.endpoint) is not None:
             self.maps.services.write(service.endpoint, value)
 
@@ -277,7 +435,7 @@ class KernelState:
             return
         # XDP_TX on veth wakes the other end only if that has a program; a redirect always.
         flags = abi.IF_BOUNCE_REDIRECT if link.kind == "veth" else 0
-        value = abi.InterfaceValue(link.mac, _NO_MAC, flags, link.addr, link.mtu)
+        value = abi.InterfaceValue(link.mac, NO_MAC, flags, link.addr, link.mtu, link.addr6)
         self._interfaces[link.ifindex] = value
         self._write_interface(link.ifindex)
         self._write_min_mtu()
@@ -292,10 +450,17 @@ class KernelState:
         if self.is_lost():
             return
         self._handoff = dict(flags)
-        lacking = any(each & abi.IF_NO_XMIT for each in flags.values())
-        self.maps.control.set_flags(abi.CONTROL_NO_XMIT if lacking else 0)
+        self._write_flags()
         for ifindex in self._interfaces:
             self._write_interface(ifindex)
+
+    def _write_flags(self) -> None:
+        lacking = any(each & abi.IF_NO_XMIT for each in self._handoff.values())
+        flags = abi.CONTROL_NO_XMIT if lacking else 0
+        flags |= self._rules.control_flags
+        if self._adopted and not self._opened:  # what is in the maps is looked for as before
+            flags |= self.former.flags & (abi.CONTROL_RANGES | abi.CONTROL_ECHO)
+        self.maps.control.set_flags(flags)
 
     def _write_interface(self, ifindex: int) -> None:
         value = self._interfaces[ifindex]
@@ -306,55 +471,20 @@ class KernelState:
         """What was written last for a backend."""
         return self._backends[backend]
 
-    def _write_control(self) -> None:
-        settings = self._config.settings
-        interval_ns, burst_ns = price(settings.event_rate, settings.event_burst)
-        prefix_ns, prefix_burst_ns = price(settings.event_rate_per_prefix, settings.event_burst)
-        icmp_interval_ns, icmp_burst_ns = icmp_budget(settings.icmp_rate)
-        now_ns = time.monotonic_ns()
-        self.maps.control.write(
-            abi.ControlValue(
-                # Nobody answers yet: the first beat says when.
-                heartbeat_ns=self.former.heartbeat_ns if self._adopted else now_ns,
-                resumed_ns=now_ns,
-                heartbeat_stale_ns=settings.heartbeat_stale_ns,
-                reinject_mark=self.reinject_mark,
-                pending_idle_ns=settings.pending_idle_ns,
-                flow_idle_ns=settings.flow_idle_ns,
-                orphan_window_ns=settings.flow_idle_ns,
-                event_interval_ns=interval_ns,
-                event_burst_ns=burst_ns,
-                icmp_interval_ns=icmp_interval_ns,
-                icmp_burst_ns=icmp_burst_ns,
-                min_mtu=self.former.min_mtu if self._adopted else _NO_LIMIT,
-                prefix_interval_ns=prefix_ns,
-                prefix_burst_ns=prefix_burst_ns,
-                ring_deep=deep_ring([each.deadline_ns for each in self._config.services]),
-                probe_key=self.probe_key,
-                abi_version=abi.ABI_VERSION,
-                generation=self.generation,
-                probe_port_min=settings.probe_port_min,
-                probe_port_max=settings.probe_port_max,
-                flags=self.former.flags if self._adopted else 0,
-            )
-        )
+    def vlan(self, backend: int) -> int:
+        """What becomes of tags of frames to a backend (``abi.VLAN_*``)."""
+        return self._backends.get(backend, NOBODY).vlan
 
-    def _value(self, backend: Backend, before: abi.BackendValue) -> abi.BackendValue:
-        """``before``: what the map has of it, whose packets, and XDP's own choice, go on until
-        the path is known anew.
-        """
-        return abi.BackendValue(
-            addr=backend.endpoint.addr,
-            port=backend.endpoint.port,
-            proto=backend.endpoint.proto,
-            flags=(abi.BACKEND_SHARED if backend.endpoint in self.shared else 0)
-            | (before.flags & (abi.BACKEND_UP | abi.BACKEND_KERNEL)),
-            service=backend.service,
-            ifindex=before.ifindex,
-            probe_addr=before.probe_addr,
-            dmac=before.dmac,
-            smac=before.smac,
-            weight=backend.weight,
+    def _write_control(self, former: abi.ControlValue | None, resumed_ns: int) -> None:
+        self.maps.control.write(
+            control_value(
+                self._config,
+                former,
+                resumed_ns,
+                generation=self.generation,
+                probe_key=self.probe_key,
+                reinject_mark=self.reinject_mark,
+            )
         )
 
     def _put_backend(self, backend: int, value: abi.BackendValue) -> None:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
 
 FORMATS = ("console", "json")
+
+_log = structlog.get_logger()
 
 
 def configure(log_format: str, stream: Any = None) -> Callable[[int], str]:
@@ -49,6 +52,22 @@ def configure(log_format: str, stream: Any = None) -> Callable[[int], str]:
     return lost_line
 
 
+def listen(hear: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+    """Have every line heard as it is written, before it is put into its form. Returns the undo."""
+
+    def tap(_logger: Any, _name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        hear(line)
+        return line
+
+    def undo() -> None:
+        processors = structlog.get_config()["processors"]
+        structlog.configure(processors=[each for each in processors if each is not tap])
+
+    processors = list(structlog.get_config()["processors"])
+    structlog.configure(processors=[*processors[:-1], tap, processors[-1]])
+    return undo
+
+
 class Sampler:
     """Lets so many lines a second through and counts the rest.
 
@@ -67,7 +86,7 @@ class Sampler:
     def take(self, now_ns: int) -> bool:
         """Whether a line may be written at ``now_ns``."""
         second = now_ns // 1_000_000_000
-        if second != self._second:
+        if second > self._second:  # one that is told late begins no second anew
             self._second = second
             self._left = self._per_second
         if self._left <= 0:
@@ -80,3 +99,9 @@ class Sampler:
         """Lines kept back since the last call."""
         count, self._skipped = self._skipped, 0
         return count
+
+
+def log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception that nobody caught, in a callback or a task: the loop goes on."""
+    error = context.get("exception")
+    _log.error("fault", message=context["message"], error=repr(error) if error else None)

@@ -8,7 +8,6 @@ it was ready.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import sys
@@ -18,20 +17,32 @@ from typing import Any
 import click
 
 from xdp_router import __version__
+from xdp_router.adapters import completion
 from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, group_id
 from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
-from xdp_router.core.config import MAX_FLOWS, RouterConfig, config_from_flags, parse_config
+from xdp_router.core.config import (
+    MAX_FLOWS,
+    Settings,
+    config_from_flags,
+    document_of_flags,
+)
 from xdp_router.core.errors import ConfigError, XdpRouterError
+from xdp_router.core.flow_room import limits_of, rooms_of, shortfalls
+from xdp_router.core.probe_load import overloads
 
 from . import garbage, logs, streams
-from .app import AttachOptions, run
+from .app import run
+from .attach_options import AttachOptions
+from .config_file import ConfigFile
 from .detach import detach_interfaces
 from .signals import Interrupted, Signals
 
 _MODES = {"auto": None, "native": AttachMode.NATIVE, "generic": AttachMode.GENERIC}
 _EXIT_CONFIG = 2
+
+completion.accept_shells()
 
 
 class _Group(click.Group):
@@ -99,7 +110,13 @@ _pins_option = click.option(
 
 
 @main.command(cls=_OrderedCommand)
-@click.argument("interfaces", nargs=-1, required=True, metavar="IFACE...")
+@click.argument(
+    "interfaces",
+    nargs=-1,
+    required=True,
+    metavar="IFACE...",
+    shell_complete=completion.interfaces,
+)
 @click.option(
     "--config",
     "config_file",
@@ -108,7 +125,11 @@ _pins_option = click.option(
     help="Services and settings (TOML).",
 )
 @click.option(
-    "--service", "services", multiple=True, metavar="ADDR:PORT/tcp", help="A service, by flag."
+    "--service",
+    "services",
+    multiple=True,
+    metavar="ADDR:PORT/tcp",
+    help="A service, by flag; or /udp.",
 )
 @click.option(
     "--backend",
@@ -200,19 +221,19 @@ def attach(
     """
     if config_file is not None and (services or backends):
         raise click.UsageError("--config and --service/--backend exclude each other", ctx)
+    source: ConfigFile | None = None
     if config_file is not None:
-        config = _read_config(config_file)
+        source = ConfigFile(config_file, max_flows)
+        config = source.load()
     elif services:
-        config = config_from_flags(ctx.meta["targets"], mode)
+        settings = None if max_flows is None else Settings(max_flows=max_flows)
+        config = config_from_flags(ctx.meta["targets"], mode, settings)
     else:
         raise click.UsageError(
             "nothing to route: give --config FILE, or --service ADDR:PORT/tcp with "
             "--backend ADDR:PORT",
             ctx,
         )
-    if max_flows is not None:
-        settings = dataclasses.replace(config.settings, max_flows=max_flows)
-        config = dataclasses.replace(config, settings=settings)
     repeated = {name for name in interfaces if interfaces.count(name) > 1}
     if repeated:
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
@@ -228,6 +249,8 @@ def attach(
         pins,
         persist=persist,
         control_group=group,
+        source=source,
+        document=None if source is not None else document_of_flags(ctx.meta["targets"], mode),
     )
     signals = Signals()
     signals.install()
@@ -248,7 +271,13 @@ def attach(
 
 
 @main.command()
-@click.argument("interfaces", nargs=-1, required=True, metavar="IFACE...")
+@click.argument(
+    "interfaces",
+    nargs=-1,
+    required=True,
+    metavar="IFACE...",
+    shell_complete=completion.interfaces,
+)
 @_pins_option
 def detach(interfaces: tuple[str, ...], pins: Path) -> None:
     """Take a data plane off IFACE... whose daemon is gone, and remove its pins.
@@ -264,22 +293,15 @@ def detach(interfaces: tuple[str, ...], pins: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def check(file: Path) -> None:
     """Check a configuration file; nothing is attached."""
-    config = _read_config(file)
+    config = ConfigFile(file).load()
     backends = sum(len(service.backends) for service in config.services)
+    for each in shortfalls(
+        limits_of(config.services, config.nat_ports), rooms_of(config.settings.max_flows)
+    ):
+        click.echo(f"Warning: {each.text}: {each.mend}", err=True)
+    for overload in overloads(config.services, config.settings.probe_rate):
+        click.echo(f"Warning: {overload.text}: {overload.mend}", err=True)
     click.echo(f"{file}: good; services: {len(config.services)}, backends: {backends}")
-
-
-def _read_config(file: Path) -> RouterConfig:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        click.echo(f"Error: {file}: cannot be read: {error.strerror}", err=True)
-        raise click.exceptions.Exit(_EXIT_CONFIG) from error
-    except UnicodeDecodeError as error:
-        click.echo(f"Error: {file}: not UTF-8 text: expected TOML", err=True)
-        raise click.exceptions.Exit(_EXIT_CONFIG) from error
-    with garbage.postponed():
-        return parse_config(text, str(file))
 
 
 if __name__ == "__main__":

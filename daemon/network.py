@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import socket
 import time
@@ -14,12 +15,15 @@ from typing import Any, Protocol
 
 import structlog
 
+from xdp_router.adapters.connection_probes import ConnectionTarget, connection_target
 from xdp_router.adapters.netlink import LinkEvent, LinkInfo, Path, Resolution
-from xdp_router.adapters.probe_socket import ProbeTarget
-from xdp_router.core.address import format_addr
+from xdp_router.adapters.probe_frames import probe_target
+from xdp_router.adapters.probe_socket import Target
+from xdp_router.core.address import family_of, format_addr
 from xdp_router.core.events import BackendPath, BackendState, Event
-from xdp_router.core.model import Backend
+from xdp_router.core.model import CONNECTIONS, Backend
 
+from .direct_paths import Known, usable
 from .executor import Executor
 from .kernel_state import KernelState
 from .logs import Sampler
@@ -32,15 +36,12 @@ NAMED = 32
 """Backends of one address that have a log line each."""
 LINES_PER_SECOND = 200
 
-_Known = tuple[tuple[Path | None, str], bool]
-"""Path and why it is unusable, as shown; whether packets are left to the kernel."""
-
 
 @dataclass(slots=True)
 class _Change:
     """What is known of an address, and the backends there that are still to have it."""
 
-    known: _Known
+    known: Known
     backends: Iterator[Backend]
     told: bool = False
     """Whether it is in the log."""
@@ -55,8 +56,8 @@ class Handoff(Protocol):
     def takes_frames(self, ifindex: int) -> bool:
         """Whether XDP can send by an interface."""
 
-    def unusable(self, egress: int, egresses: Collection[int]) -> str:
-        """Why new flows must not go out by ``egress``; empty: they may."""
+    def unusable(self, egress: int, egresses: Collection[int], family: int) -> str:
+        """Why new flows of a family must not go out by ``egress``; empty: they may."""
 
 
 class Network:
@@ -78,12 +79,8 @@ class Network:
         self._state = state
         self._executor = executor
         self._handle = handle
-        self._by_addr: dict[int, list[Backend]] = {}
-        for backend in backends:
-            self._by_addr.setdefault(backend.endpoint.addr, []).append(backend)
-        self._retired: dict[int, list[Backend]] = {}
-        for backend in retired:
-            self._retired.setdefault(backend.endpoint.addr, []).append(backend)
+        self._by_addr = _by_addr(backends)
+        self._retired = _by_addr(retired)
         self._sampler = Sampler(LINES_PER_SECOND)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._reported: dict[int, tuple[Path | None, str]] = {}  # by address
@@ -91,7 +88,7 @@ class Network:
         self._via: dict[int, int] = {}  # by address: the attached interface that led there last
         self._egresses: Counter[int] = Counter()  # how many addresses each of these leads to
         self._lost_by: dict[int, str] = {}  # by address: that interface's name, when it is gone
-        self._known: dict[int, _Known] = {}  # by address: what the backends have, or will have
+        self._known: dict[int, Known] = {}  # by address: what the backends have, or will have
         # Ordered ones, because the first of a plain dict is ever farther away.
         self._unjudged: OrderedDict[int, None] = OrderedDict()  # addresses
         self._lost: OrderedDict[int, _Change] = OrderedDict()  # by address: who has to go down
@@ -99,6 +96,7 @@ class Network:
         self._left = 0
         """Backends that may still change before the event loop has its turn."""
         self._turn: asyncio.Handle | None = None
+        self._vlan_ignored: set[int] = set()  # ids of backends of which that was told
         self.handoff: Handoff | None = None
         self.resolution: Callable[[int], Resolution | None] = lambda addr: None
         """What is known of the way to an address, path or not."""
@@ -112,7 +110,7 @@ class Network:
         self._names[link.ifindex] = link.name
         self._state.set_interface(link)
         for addr, (path, _) in self._reported.items():
-            if path is not None and path.ifindex == link.ifindex:
+            if path is not None and link.ifindex in _interfaces(path):
                 self._unjudged[addr] = None
         self._judge_now()
 
@@ -132,7 +130,7 @@ class Network:
             self._lead(addr, None)
             self._lost_by[addr] = name
             path, _ = self._reported[addr]
-            if path is None or path.ifindex == ifindex:
+            if path is None or ifindex in _interfaces(path):
                 self._reported[addr] = None, reason
             self._unjudged[addr] = None
         self._judge_now()
@@ -155,11 +153,9 @@ class Network:
             for addr in self._latest:
                 # One tuple for all: there may be 10,000 on a host.
                 known = self._known[addr] = self._judge(addr)
-                (path, reason), kernel = known
-                for backend in self._retired.get(addr, ()):
-                    self._state.set_path(backend.id, path, kernel)
+                self._set_retired(addr, known)
                 for backend in self._by_addr.get(addr, ()):
-                    self._set_path(backend, known)
+                    path, reason = self._set_path(backend, known)
                     self._state.set_up(backend.id, path is not None and not reason)
                     if path is not None:
                         self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
@@ -167,6 +163,40 @@ class Network:
                             up.add(backend.id)
                 self._report(addr, known)
         return up
+
+    def change(self, backends: Iterable[Backend], retired: Iterable[Backend]) -> None:
+        """Have these backends from now on, whom engine and maps know already.
+
+        Those of an address that is known get its path at once, or in their turn.
+        """
+        before = {each.id: each for there in self._by_addr.values() for each in there}
+        egresses = set(self._egresses)
+        self._by_addr, self._retired = _by_addr(backends), _by_addr(retired)
+        addrs = self._by_addr.keys() | self._retired.keys()
+        for addr in self._reported.keys() - addrs:
+            self._forget(addr)
+        now = {each.id for there in self._by_addr.values() for each in there}
+        for gone in before.keys() - now:
+            self.paths.pop(gone, None)
+            self.by_kernel.discard(gone)
+            self._vlan_ignored.discard(gone)
+        for addr, known in self._known.items():
+            queue = next((each for each in (self._lost, self._turns) if addr in each), None)
+            if queue is not None:  # whoever is left there may be another one by now
+                queue[addr] = _Change(known, iter(self._by_addr.get(addr, ())), queue[addr].told)
+                continue
+            there = self._by_addr.get(addr, ())
+            changed = [
+                each for each in there if (was := before.get(each.id)) is not each and was != each
+            ]
+            if len(changed) > AT_ONCE:
+                self._turns[addr] = _Change(known, iter(changed), told=True)
+                continue
+            for backend in changed:
+                self._change(backend, known)
+        if self._egresses.keys() != egresses:
+            self.reconsider()
+        self._take_turns()
 
     def path_changed(self, addr: int, path: Path | None, reason: str) -> None:
         """The way to the backends at ``addr`` is now ``path``; None: lost, for ``reason``.
@@ -192,17 +222,20 @@ class Network:
         if there:
             return
         del self._retired[addr]
-        if addr in self._by_addr:
-            return
+        if addr not in self._by_addr:
+            egresses = set(self._egresses)
+            self._forget(addr)
+            if self._egresses.keys() != egresses:
+                self.reconsider()
+
+    def _forget(self, addr: int) -> None:
         known: tuple[dict[int, Any], ...] = (
             *(self._reported, self._latest, self._known, self._lost_by, self._unjudged),
+            *(self._lost, self._turns),
         )
         for each in known:
             each.pop(addr, None)
-        before = set(self._egresses)
         self._lead(addr, None)
-        if self._egresses.keys() != before:
-            self.reconsider()
 
     def close(self) -> None:
         """Let go of changes that wait for their turn."""
@@ -226,6 +259,8 @@ class Network:
 
     def _note(self, addr: int, path: Path | None, reason: str) -> None:
         self._reported[addr] = path, reason
+        if path is not None and path.ifindex not in self._names and self._is_below(path):
+            path = path.by_interface_below()
         if path is not None and path.ifindex not in self._names:
             reason = f"its route leaves by {_name(path.ifindex)}, which is not attached"
             path = None
@@ -235,6 +270,9 @@ class Network:
         elif (lost_by := self._lost_by.get(addr)) and lost_by not in reason:
             reason = f"{reason}: interface {lost_by} is gone"
         self._latest[addr] = path, reason
+
+    def _is_below(self, path: Path) -> bool:
+        return path.below is not None and path.below.ifindex in self._names
 
     def _lead(self, addr: int, ifindex: int | None) -> None:
         before = self._via.pop(addr, None)
@@ -246,10 +284,10 @@ class Network:
             if not self._egresses[before]:
                 del self._egresses[before]
 
-    def _judge(self, addr: int) -> _Known:
+    def _judge(self, addr: int) -> Known:
         path, reason = self._latest[addr]
         if path is not None and self.handoff is not None:
-            reason = self.handoff.unusable(path.ifindex, self._egresses)
+            reason = self.handoff.unusable(path.ifindex, self._egresses, family_of(addr))
         return (path, reason), self._is_left_to_kernel(addr, path)
 
     def _is_left_to_kernel(self, addr: int, path: Path | None) -> bool:
@@ -285,9 +323,8 @@ class Network:
         if self._known.get(addr) == known:
             return
         self._known[addr] = known
-        (path, reason), kernel = known
-        for backend in self._retired.get(addr, ()):
-            self._state.set_path(backend.id, path, kernel)
+        path, reason = known[0]
+        self._set_retired(addr, known)
         self._lost.pop(addr, None)  # whatever was under way is out of date
         self._turns.pop(addr, None)
         backends = self._by_addr.get(addr, [])
@@ -324,8 +361,8 @@ class Network:
             left -= len(some)
         self._take_turns()
 
-    def _change(self, backend: Backend, known: _Known) -> None:
-        path, reason = known[0]
+    def _change(self, backend: Backend, known: Known) -> None:
+        path, reason = self._usable(backend, known)[0]
         if path is None or reason:
             # Nobody may choose it any more before its path goes.
             self._handle(BackendState(backend.id, up=False))
@@ -335,20 +372,45 @@ class Network:
             self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
             self._handle(BackendState(backend.id, up=True))
 
-    def _set_path(self, backend: Backend, known: _Known) -> None:
-        (path, _), kernel = known
+    def _usable(self, backend: Backend, known: Known) -> Known:
+        return usable(backend, known, self.interface_name)
+
+    def _set_retired(self, addr: int, known: Known) -> None:
+        for backend in self._retired.get(addr, ()):
+            (path, _), kernel = self._usable(backend, known)
+            self._state.set_path(backend.id, path, kernel)
+
+    def _set_path(self, backend: Backend, known: Known) -> tuple[Path | None, str]:
+        """Bring what is known to a backend; returns its path, and why it is unusable."""
+        known = self._usable(backend, known)
+        (path, reason), kernel = known
         self.paths[backend.id] = known[0]
         (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
         self._state.set_path(backend.id, path, kernel)
-        endpoint = backend.endpoint
-        target = ProbeTarget(path, endpoint.addr, endpoint.port) if path is not None else None
+        if path is not None and backend.vlan is not None:
+            path = dataclasses.replace(path, vlan=path.tag(backend.vlan))
+            if path.vlan != backend.vlan and backend.id not in self._vlan_ignored:
+                self._vlan_ignored.add(backend.id)
+                _log.warning(
+                    "vlan_ignored",
+                    backend=backend.name,
+                    reason=f"{self.interface_name(path.ifindex)} is a VLAN interface, which puts "
+                    f"its own tag on: frames with {backend.vlan} as well would have two",
+                    mend="remove vlan from the backend, or attach the interface below instead",
+                )
+        target: Target | ConnectionTarget | None = None
+        if path is not None and backend.probe.kind in CONNECTIONS:
+            target = connection_target(path.ifindex, backend)
+        elif path is not None:
+            target = probe_target(path, backend)
         self._executor.set_target(backend.id, target)
+        return path, reason
 
-    def _report(self, addr: int, known: _Known) -> None:
-        (path, reason), kernel = known
+    def _report(self, addr: int, known: Known) -> None:
         backends = self._by_addr.get(addr, [])
         together = len(backends) > NAMED  # one line for all that one host has
         for backend in backends[: 1 if together else NAMED]:
+            (path, reason), kernel = self._usable(backend, known)
             if not self._sampler.take(time.monotonic_ns()):
                 continue
             line: dict[str, Any] = {"backend": backend.name}
@@ -367,6 +429,18 @@ class Network:
                     path="kernel" if kernel else "xdp",
                     **line,
                 )
+
+
+def _by_addr(backends: Iterable[Backend]) -> dict[int, list[Backend]]:
+    found: dict[int, list[Backend]] = {}
+    for backend in backends:
+        found.setdefault(backend.endpoint.addr, []).append(backend)
+    return found
+
+
+def _interfaces(path: Path) -> set[int]:
+    """Those that can bring its frames there."""
+    return {path.ifindex} | ({path.below.ifindex} if path.below is not None else set())
 
 
 def _name(ifindex: int) -> str:

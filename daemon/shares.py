@@ -31,6 +31,10 @@ class SharesKeeper:
         self._written = self._shares.scales()
         maps.event_shares.write(self._written)
 
+    def change(self, rate: int) -> None:
+        """``rate`` events a second of all services, from the next step on."""
+        self._shares.change(rate)
+
     async def run(self) -> None:
         """Look after the shares until cancelled."""
         while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -54,7 +55,15 @@ class Signals:
         self.number = self.number or number
         if self._stop is not None:
             self._stop.set()
-        self._wake(_nothing)
+        self._wake(self._rouse)
+
+    def _rouse(self) -> None:
+        """Set it once more, in the event loop: who was about to wait when the handler ran had
+        seen that it is not set, and was not among those that are told.
+        """
+        if self._stop is not None:
+            self._stop.clear()
+            self._stop.set()
 
     def _hung_up(self, _number: int, _frame: FrameType | None) -> None:
         self._wake(self._on_hangup)
@@ -67,12 +76,32 @@ class Signals:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Signals of the calling thread wait meanwhile: the kernel gives up verifying for one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPPING, signal.SIGHUP))
+    """Signals wait meanwhile, in whatever thread they arrive.
+
+    The kernel gives up verifying when the thread that loads has one, so this thread does not take
+    them, nor do those that it starts meanwhile. Another one does, and Python would run the handler
+    here at once: it is only noted, and comes afterwards. Handlers run in the main thread
+    alone, so what another one calls is not interrupted by them, and they stay as they are.
+    """
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+
+    numbers = (*STOPPING, signal.SIGHUP)
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in numbers} if is_main else {}
+    for number in handlers:
+        signal.signal(number, note)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for each in dict.fromkeys(noted):
+            signal.raise_signal(each)
 
 
 def _nothing() -> None:

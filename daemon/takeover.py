@@ -19,10 +19,12 @@ from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.adapters.xdp_link import AttachMode
 from xdp_router.core.abi import decode_event
 from xdp_router.core.errors import AbiError, XdpRouterError
-from xdp_router.core.events import FirstPacket
-from xdp_router.core.model import Backend
+from xdp_router.core.events import Datagram, FirstPacket
+from xdp_router.core.model import Backend, FlowKey
 
 _BATCH = 1024
+_TWO_A_FLOW = ("flow_table", "flow_table6")
+"""Tables whose size is told in flows, as ``max_flows`` has it."""
 _log = structlog.get_logger()
 
 
@@ -83,7 +85,7 @@ def _check(found: InstanceRef, former: adoption.Former, mode: AttachMode | None)
 def report(former: adoption.Former, pins: Path | None, sizes: Sizes, kept: list[Backend]) -> None:
     """Log what was taken over. ``kept``: backends that are there for their flows alone."""
     for name, (entries, wanted) in former.resized(sizes).items():
-        each = 2 if name == "flow_table" else 1  # a flow has two entries
+        each = 2 if name in _TWO_A_FLOW else 1
         _log.warning(
             "map_size_kept",
             map=name,
@@ -99,14 +101,17 @@ def report(former: adoption.Former, pins: Path | None, sizes: Sizes, kept: list[
     )
 
 
-def drain_leftovers(ring: RingBuffer, deadlines_ns: Mapping[int, int]) -> list[FirstPacket]:
-    """Empty the ring; gives the first packets that are not overdue yet.
+def drain_leftovers(
+    ring: RingBuffer, deadlines_ns: Mapping[int, int]
+) -> list[FirstPacket | Datagram]:
+    """Empty the ring; gives the first packets that are not overdue yet, and what is behind them.
 
     ``deadlines_ns``: by service id. Of the others XDP decides when the SYN is sent again, or has
     decided already; what else happened without a daemon is told by the flows' entries.
     """
     now_ns = time.monotonic_ns()
-    waiting: list[FirstPacket] = []
+    waiting: list[FirstPacket | Datagram] = []
+    flows: set[FlowKey] = set()
     dropped = 0
     while records := ring.drain(_BATCH):
         for record in records:
@@ -118,6 +123,9 @@ def drain_leftovers(ring: RingBuffer, deadlines_ns: Mapping[int, int]) -> list[F
             if isinstance(event, FirstPacket) and (
                 now_ns - event.seen_ns < deadlines_ns.get(event.service, 0)
             ):
+                waiting.append(event)
+                flows.add(event.key)
+            elif isinstance(event, Datagram) and event.key in flows:
                 waiting.append(event)
             else:
                 dropped += 1

@@ -8,7 +8,8 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 """Where the C sources are; in site-packages they are data of this package."""
 
-OBJECT_PATH = FOLDER / "xdp_router.bpf.o"
+OBJECT_PATHS = {4: FOLDER / "xdp_router.bpf.o", 6: FOLDER / "xdp_router6.bpf.o"}
+"""The compiled program of each address family."""
 MAIN_SOURCE = "xdp_router.bpf.c"
 BCC_INCLUDE = FOLDER / "bcc_include"
 """Stand-ins for the kernel headers that bcc's own helper header includes."""
@@ -18,17 +19,17 @@ class ObjectNotBuilt(FileNotFoundError):
     """The compiled program is not there; the message names the file and the mend."""
 
 
-def object_bytes() -> bytes:
+def object_bytes(family: int = 4) -> bytes:
     """Return the compiled XDP program, an ELF object for ``bpf_object__open_mem``.
 
     Raises ObjectNotBuilt when it was never compiled, other OSErrors when it cannot be read.
     """
+    path = OBJECT_PATHS[family]
     try:
-        return OBJECT_PATH.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise ObjectNotBuilt(
-            f"{OBJECT_PATH}: the compiled XDP program is missing. "
-            "Run 'make build', or choose --loader bcc"
+            f"{path}: the compiled XDP program is missing. Run 'make build', or choose --loader bcc"
         ) from error
 
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 from setuptools import build_meta
 
-OBJECT = Path("ebpf/xdp_router.bpf.o")
+OBJECTS = (Path("ebpf/xdp_router.bpf.o"), Path("ebpf/xdp_router6.bpf.o"))
 
 
 def main() -> None:
     """Build both; refuse when the compiled program is not there."""
     if len(sys.argv) != 2:
         sys.exit("usage: python tools/dist.py FOLDER")
-    if not OBJECT.exists():
-        # A wheel without it would install and then need a compiler on the router.
-        sys.exit(f"dist: {OBJECT} is missing. Run: make build")
+    for each in OBJECTS:
+        if not each.exists():
+            # A wheel without it would install and then need a compiler on the router.
+            sys.exit(f"dist: {each} is missing. Run: make build")
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for built in (build_meta.build_sdist(str(folder)), build_meta.build_wheel(str(folder))):

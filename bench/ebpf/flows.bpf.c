@@ -9,7 +9,6 @@
 #include "abi.h"
 #include "lib/maps.h"
 #include "lib/parse.h"
-#include "lib/csum.h"
 
 #include "headers.h"
 
@@ -21,19 +20,23 @@
 struct bench_config {
 	__u64 random; /* state of the generator; never 0 */
 	__u32 flows;
-	__u32 next;        /* fill_flows: the flow to insert */
-	__u32 client_base; /* host byte order */
-	__be32 service_addr;
-	__be32 backend_addr;
+	__u32 next; /* fill_flows: the flow to insert */
+	addr_t client_base;
+	addr_t service_addr;
+	addr_t backend_addr;
+	addr_t nat_addr; /* fullnat: ours, behind it further ones */
 	__be16 service_port;
 	__be16 backend_port;
+	__u8 client_mac[6];
 	__u8 client_side_mac[6]; /* the router's, where clients send to */
+	__u8 backend_mac[6];
 	__u8 backend_side_mac[6];
-	__u32 pad;
-	struct flow_entry forward; /* templates */
-	struct flow_entry reply;
+	__u8 proto;
+	__u8 forwarding; /* enum xr_forwarding */
+	__u16 pad;
+	flow_entry_t forward; /* templates */
+	flow_entry_t reply;
 };
-XR_ASSERT_SIZE(bench_config, 304);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -69,9 +72,20 @@ static __always_inline __u64 draw(struct bench_config *config)
 	return x;
 }
 
-static __always_inline __be32 client_addr(const struct bench_config *config, __u32 flow)
+/* The address that is so many behind another one, or differs so in its last 32 bits. */
+static __always_inline addr_t addr_behind(addr_t base, __u32 by)
 {
-	return xr_htonl(config->client_base + (flow >> CLIENT_PORTS_SHIFT));
+#if XR_FAMILY == 6
+	base.word[3] = xr_htonl(xr_ntohl(base.word[3]) + by);
+	return base;
+#else
+	return xr_htonl(xr_ntohl(base) + by);
+#endif
+}
+
+static __always_inline addr_t client_addr(const struct bench_config *config, __u32 flow)
+{
+	return addr_behind(config->client_base, flow >> CLIENT_PORTS_SHIFT);
 }
 
 static __always_inline __be16 client_port(__u32 flow)
@@ -85,60 +99,133 @@ static __always_inline int go_on(struct xdp_md *ctx)
 	return XDP_ABORTED;
 }
 
-static __always_inline void entry_complete(struct flow_entry *entry, const struct flow_key *key)
+static __always_inline void entry_complete(flow_entry_t *entry, const flow_key_t *key)
 {
-	entry->l3_delta = csum_delta_l3(key, entry->new_saddr, entry->new_daddr);
+	entry->l3_delta = csum_delta_addrs(key, entry->new_saddr, entry->new_daddr);
 	entry->l4_delta = csum_delta_l4(key, entry->l3_delta, entry->new_sport, entry->new_dport);
 }
 
-/* Inserts both entries of one flow. Anything but XDP_PASS: the table did not take them. */
+static __always_inline int is_direct(const struct bench_config *config)
+{
+	return config->forwarding == XR_FORWARD_DSR || config->forwarding == XR_FORWARD_IPIP;
+}
+
+static __always_inline int is_fullnat(const struct bench_config *config)
+{
+	return config->forwarding == XR_FORWARD_FULLNAT;
+}
+
+/* The key of the next flow's packets to the service, and in the template what they become. */
+static __always_inline void next_flow(struct bench_config *config, flow_key_t *key)
+{
+	flow_entry_t *entry = &config->forward;
+	__u32 flow = config->next++;
+
+	key->saddr = client_addr(config, flow);
+	key->sport = client_port(flow);
+	key->daddr = config->service_addr;
+	key->dport = config->service_port;
+	key->proto = config->proto;
+	entry->new_saddr = key->saddr;
+	entry->new_sport = key->sport;
+	entry->new_daddr = key->daddr;
+	entry->new_dport = key->dport;
+	if (is_fullnat(config)) /* client_port() again: so many ports has each of our addresses */
+		entry->new_saddr = addr_behind(config->nat_addr, flow >> CLIENT_PORTS_SHIFT);
+	if (!is_direct(config)) {
+		entry->new_daddr = config->backend_addr;
+		entry->new_dport = config->backend_port;
+	}
+}
+
+/* The key of its replies. */
+static __always_inline void key_of_reply(const struct bench_config *config, flow_key_t *key)
+{
+	const flow_entry_t *entry = &config->forward;
+
+	key->saddr = entry->new_daddr;
+	key->daddr = entry->new_saddr;
+	key->sport = entry->new_dport;
+	key->dport = entry->new_sport;
+	key->proto = config->proto;
+}
+
+/* Inserts the entries of one flow. Anything but XDP_PASS: the table did not take them. */
 SEC("xdp") int fill_flows(struct xdp_md *ctx)
 {
 	struct bench_config *config = config_lookup();
-	struct flow_key key = {.proto = IPPROTO_TCP};
-	struct flow_entry *entry;
-	__u32 flow;
+	flow_key_t key = {}, back = {};
+	flow_entry_t *entry;
 
 	if (!config)
 		return XDP_ABORTED;
-	flow = config->next++;
-	key.saddr = client_addr(config, flow);
-	key.sport = client_port(flow);
-	key.daddr = config->service_addr;
-	key.dport = config->service_port;
-	entry = &config->forward;
-	entry->new_saddr = key.saddr;
-	entry->new_sport = key.sport;
-	entry->new_daddr = config->backend_addr;
-	entry->new_dport = config->backend_port;
-	entry_complete(entry, &key);
-	if (flow_table_insert(&key, entry))
+	next_flow(config, &key);
+	entry_complete(&config->forward, &key);
+	if (flow_table_insert(&key, &config->forward))
 		return XDP_DROP;
-	key.daddr = key.saddr;
-	key.dport = key.sport;
-	key.saddr = config->backend_addr;
-	key.sport = config->backend_port;
+	if (is_direct(config))
+		return XDP_PASS;
+	key_of_reply(config, &back);
 	entry = &config->reply;
-	entry->new_saddr = config->service_addr;
-	entry->new_sport = config->service_port;
-	entry->new_daddr = key.daddr;
-	entry->new_dport = key.dport;
-	entry_complete(entry, &key);
-	return flow_table_insert(&key, entry) ? XDP_DROP : XDP_PASS;
+	entry->new_saddr = key.daddr;
+	entry->new_daddr = key.saddr;
+	entry->new_sport = key.dport;
+	entry->new_dport = key.sport;
+	entry_complete(entry, &back);
+	return flow_table_insert(&back, entry) ? XDP_DROP : XDP_PASS;
+}
+
+/* Undoes fill_flows. */
+SEC("xdp") int remove_flows(struct xdp_md *ctx)
+{
+	struct bench_config *config = config_lookup();
+	flow_key_t key = {}, back = {};
+
+	if (!config)
+		return XDP_ABORTED;
+	next_flow(config, &key);
+	if (flow_table_delete(&key))
+		return XDP_DROP;
+	if (is_direct(config))
+		return XDP_PASS;
+	key_of_reply(config, &back);
+	return flow_table_delete(&back) ? XDP_DROP : XDP_PASS;
+}
+
+/* Bytes of the frames that are sent; with an outer header they come back longer. */
+#define FRAME (XR_FAMILY == 6 ? sizeof(struct headers) : sizeof(struct headers) + 6)
+
+/* The frame that the last run left, made anew as far as it may have changed. */
+static __always_inline struct headers *restored(struct xdp_md *ctx, const __u8 *dmac,
+						const __u8 *smac)
+{
+	struct headers *packet;
+
+	if ((void *)(long)ctx->data_end - (void *)(long)ctx->data > (long)FRAME)
+		bpf_xdp_adjust_head(ctx, sizeof(ip_header_t));
+	packet = headers_of(ctx);
+	if (!packet)
+		return 0;
+	mac_copy(packet->eth.h_dest, dmac);
+	mac_copy(packet->eth.h_source, smac);
+	packet->eth.h_proto = xr_htons(XR_FAMILY == 6 ? ETH_P_IPV6 : ETH_P_IP);
+	ip_of(packet)->ttl = 64;
+	return packet;
 }
 
 /* A packet of a random established flow, client to service. */
 SEC("xdp") int drive_forward(struct xdp_md *ctx)
 {
 	struct bench_config *config = config_lookup();
-	struct headers *packet = headers_of(ctx);
+	struct headers *packet;
 	__u32 flow;
 
-	if (!config || !packet)
+	if (!config)
+		return XDP_ABORTED;
+	packet = restored(ctx, config->client_side_mac, config->client_mac);
+	if (!packet)
 		return XDP_ABORTED;
 	flow = (draw(config) >> 32) * config->flows >> 32;
-	mac_copy(packet->eth.h_dest, config->client_side_mac);
-	ip_of(packet)->ttl = 64;
 	ip_of(packet)->saddr = client_addr(config, flow);
 	ip_of(packet)->daddr = config->service_addr;
 	tcp_of(packet)->source = client_port(flow);
@@ -150,47 +237,51 @@ SEC("xdp") int drive_forward(struct xdp_md *ctx)
 SEC("xdp") int drive_reply(struct xdp_md *ctx)
 {
 	struct bench_config *config = config_lookup();
-	struct headers *packet = headers_of(ctx);
+	struct headers *packet;
+	addr_t base;
 	__u32 flow;
 
-	if (!config || !packet)
+	if (!config)
+		return XDP_ABORTED;
+	packet = restored(ctx, config->backend_side_mac, config->backend_mac);
+	if (!packet)
 		return XDP_ABORTED;
 	flow = (draw(config) >> 32) * config->flows >> 32;
-	mac_copy(packet->eth.h_dest, config->backend_side_mac);
-	ip_of(packet)->ttl = 64;
+	base = is_fullnat(config) ? config->nat_addr : config->client_base;
 	ip_of(packet)->saddr = config->backend_addr;
-	ip_of(packet)->daddr = client_addr(config, flow);
+	ip_of(packet)->daddr = addr_behind(base, flow >> CLIENT_PORTS_SHIFT);
 	tcp_of(packet)->source = config->backend_port;
 	tcp_of(packet)->dest = client_port(flow);
 	return go_on(ctx);
 }
 
 /* A packet to the service from a source that was never seen: 2^48 of them. */
-SEC("xdp") int drive_syn(struct xdp_md *ctx)
+SEC("xdp") int drive_first(struct xdp_md *ctx)
 {
 	struct bench_config *config = config_lookup();
-	struct headers *packet = headers_of(ctx);
+	struct headers *packet;
 	__u64 random;
 
-	if (!config || !packet)
+	if (!config)
+		return XDP_ABORTED;
+	packet = restored(ctx, config->client_side_mac, config->client_mac);
+	if (!packet)
 		return XDP_ABORTED;
 	random = draw(config);
-	mac_copy(packet->eth.h_dest, config->client_side_mac);
-	ip_of(packet)->ttl = 64;
-	ip_of(packet)->saddr = random >> 32;
+	ip_of(packet)->saddr = addr_behind(config->client_base, random >> 32);
 	ip_of(packet)->daddr = config->service_addr;
 	tcp_of(packet)->source = random >> 16;
 	tcp_of(packet)->dest = config->service_port;
 	return go_on(ctx);
 }
 
-static __always_inline void key_of(struct headers *packet, __u8 kind, struct flow_key *key)
+static __always_inline void tuple_of(struct headers *packet, __u8 kind, flow_key_t *key)
 {
 	key->saddr = ip_of(packet)->saddr;
 	key->daddr = ip_of(packet)->daddr;
 	key->sport = tcp_of(packet)->source;
 	key->dport = tcp_of(packet)->dest;
-	key->proto = IPPROTO_TCP;
+	key->proto = ip_of(packet)->protocol;
 	key->kind = kind;
 	key->pad = 0;
 }
@@ -199,12 +290,12 @@ static __always_inline void key_of(struct headers *packet, __u8 kind, struct flo
 SEC("xdp") int bare_lookup(struct xdp_md *ctx)
 {
 	struct headers *packet = headers_of(ctx);
-	struct flow_entry *flow;
-	struct flow_key key;
+	flow_entry_t *flow;
+	flow_key_t key;
 
 	if (!packet)
 		return XDP_ABORTED;
-	key_of(packet, XR_KIND_NONE, &key);
+	tuple_of(packet, XR_KIND_NONE, &key);
 	flow = flow_table_lookup(&key);
 	if (!flow)
 		return XDP_ABORTED;
@@ -216,15 +307,21 @@ SEC("xdp") int bare_lookup(struct xdp_md *ctx)
 SEC("xdp") int bare_misses(struct xdp_md *ctx)
 {
 	struct headers *packet = headers_of(ctx);
-	struct flow_key key;
+	flow_key_t key;
 
 	if (!packet)
 		return XDP_ABORTED;
-	key_of(packet, XR_KIND_NONE, &key);
+	tuple_of(packet, XR_KIND_NONE, &key);
 	if (flow_table_lookup(&key))
 		return XDP_ABORTED;
 	key.kind = XR_KIND_FORWARD;
 	return pending_flows_lookup(&key) ? XDP_ABORTED : XDP_DROP;
+}
+
+/* What a tunnel costs a driver: the room in front, which the next run takes off again. */
+SEC("xdp") int grow(struct xdp_md *ctx)
+{
+	return bpf_xdp_adjust_head(ctx, -(int)sizeof(ip_header_t)) ? XDP_ABORTED : XDP_DROP;
 }
 
 SEC("xdp") int empty(struct xdp_md *ctx)

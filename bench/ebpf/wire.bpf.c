@@ -11,26 +11,31 @@
 
 #include "headers.h"
 
-#define HEADERS 54 /* Ethernet, IPv4, TCP, no options */
+#define HEAD_MAX 80
+#define NEXT_HEADER 6 /* offset in an IPv6 header */
 #define CLIENT_PORTS_SHIFT 15
 #define CLIENT_PORT_MIN 16384
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
+/* The same for both families, which share the map. */
 struct wire_config {
 	__u64 random;
 	__u32 flows; /* random flows of so many; 0: a new one each frame, with an ISN */
 	__u32 next;
-	__u32 client_base; /* host byte order; flows are numbered as in flows.bpf.c */
+	__u32 client_base; /* its last 32 bits, host byte order; numbered as in flows.bpf.c */
 	__u32 ip_sum;      /* of the template without source address, not folded */
-	__u32 tcp_sum;     /* the same, without source port and sequence number */
+	__u32 l4_sum;      /* the same, without source port and sequence number */
 	__u32 redirect_to; /* bare_redirect: egress */
 	__u8 dmac[6];      /* bare_redirect: next hop */
 	__u8 smac[6];
-	__u8 head[HEADERS + 2]; /* template */
-	__u32 pad;
+	__u8 head[HEAD_MAX]; /* template */
+	__u8 proto;
+	__u8 arrives; /* what the IP header at the receiver says that it carries */
+	__u16 pad;
 };
-XR_ASSERT_SIZE(wire_config, 104);
+XR_ASSERT_SIZE(wire_config, 128);
+_Static_assert(sizeof(struct headers) <= HEAD_MAX, "template");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -102,16 +107,26 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 	}
 	addr = xr_htonl(config->client_base + (flow >> CLIENT_PORTS_SHIFT));
 	port = xr_htons(CLIENT_PORT_MIN + (flow & ((1U << CLIENT_PORTS_SHIFT) - 1)));
-	__builtin_memcpy(packet, config->head, HEADERS);
+	__builtin_memcpy(packet, config->head, sizeof(*packet));
 	sum = (addr & 0xffff) + (addr >> 16);
+#if XR_FAMILY == 6
+	ip_of(packet)->saddr.word[3] = addr;
+#else
 	ip_of(packet)->saddr = addr;
 	ip_of(packet)->check = finish_sum(config->ip_sum + sum);
+#endif
 	tcp_of(packet)->source = port;
+	if (config->proto == IPPROTO_UDP) {
+		__u16 check = finish_sum(config->l4_sum + sum + port);
+
+		udp_of(packet)->check = check ? check : 0xffff;
+		return bpf_redirect(ctx->ingress_ifindex, 0);
+	}
 	if (!config->flows) {
 		tcp_of(packet)->seq = seq;
 		sum += (seq & 0xffff) + (seq >> 16);
 	}
-	tcp_of(packet)->check = finish_sum(config->tcp_sum + sum + port);
+	tcp_of(packet)->check = finish_sum(config->l4_sum + sum + port);
 	return bpf_redirect(ctx->ingress_ifindex, 0);
 }
 
@@ -128,20 +143,31 @@ SEC("xdp") int bare_redirect(struct xdp_md *ctx)
 	return bpf_redirect(config->redirect_to, 0);
 }
 
-static __always_inline int is_tcp(struct headers *packet)
+/* What an untagged frame of either family carries; 0: it is no IP. */
+static __always_inline __u8 carried(struct headers *packet)
 {
-	return packet->eth.h_proto == xr_htons(ETH_P_IP) && ip_of(packet)->protocol == IPPROTO_TCP;
+	if (packet->eth.h_proto == xr_htons(ETH_P_IP))
+		return packet->ip[__builtin_offsetof(struct iphdr, protocol)];
+	return packet->eth.h_proto == xr_htons(ETH_P_IPV6) ? packet->ip[NEXT_HEADER] : 0;
 }
 
-/* Receiver: every TCP packet is counted and goes no further. */
+/* Receiver: every packet of the sort that is awaited is counted, and goes no further. */
 SEC("xdp") int count_and_drop(struct xdp_md *ctx)
 {
+	struct wire_config *config = config_lookup();
 	struct headers *packet = headers_of(ctx);
 
-	if (!packet || !is_tcp(packet))
+	if (!config || !packet || carried(packet) != config->arrives)
 		return XDP_PASS;
 	count_one();
 	return XDP_DROP;
+}
+
+#if XR_FAMILY == 4
+
+static __always_inline int is_tcp(struct headers *packet)
+{
+	return packet->eth.h_proto == xr_htons(ETH_P_IP) && ip_of(packet)->protocol == IPPROTO_TCP;
 }
 
 static __always_inline int is_client_syn(const struct wire_config *config, struct headers *packet)
@@ -176,3 +202,5 @@ SEC("xdp") int time_syns(struct xdp_md *ctx)
 	count_one();
 	return XDP_DROP;
 }
+
+#endif /* family */

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from xdp_router.adapters.completion import names_of
 from xdp_router.cli import render
 
 from .context import ClientAddress, Context, json_option, pass_context
@@ -38,10 +39,14 @@ def backends(context: Context, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("client", type=ClientAddress())
+@click.argument("client", type=ClientAddress(protocol=True), shell_complete=names_of("client"))
 @json_option
 @pass_context
 def explain(context: Context, client: str, as_json: bool) -> None:
-    """Show on a time line why the flow of CLIENT (ADDR:PORT) went where it went."""
+    """Show on a time line why the flow of CLIENT went where it went.
+
+    CLIENT is ADDR:PORT; of one port's flows of TCP and of UDP the newest is shown, or that of
+    ADDR:PORT/tcp or ADDR:PORT/udp.
+    """
     data = context.ask("explain", client=client)
     render.json_out(data) if as_json else render.explain(data)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from xdp_router.adapters import completion
 from xdp_router.cli import render
 
 from .context import Context, json_option, pass_context
 
 
 @click.command()
-@click.argument("interfaces", nargs=-1, metavar="[IFACE...]")
+@click.argument("interfaces", nargs=-1, metavar="[IFACE...]", shell_complete=completion.interfaces)
 @click.option(
     "--config",
     "config_file",

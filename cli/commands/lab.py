@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import click
 
-DEFAULT_BACKENDS = (("b1", 1_000_000), ("b2", 4_000_000), ("b3", 9_000_000))
+DEFAULT_BACKENDS = (("b1", 1_000_000, 1), ("b2", 4_000_000, 1), ("b3", 9_000_000, 1))
+WEIGHT_MAX = 1000
+_KINDS = ("http", "echo", "hash", "stun")
 _UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 _directory_option = click.option(
@@ -18,35 +21,65 @@ _directory_option = click.option(
     show_default=True,
     help="Where the lab keeps its state; a second lab needs another one.",
 )
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def _prefix(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """It is part of file names, and of commands that are printed to be copied."""
+    if not _PREFIX.fullmatch(value):
+        raise click.BadParameter(
+            f"{value!r}: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or "
+            "digit"
+        )
+    return value
+
+
 _prefix_option = click.option(
     "--prefix",
     default="xr-lab",
+    callback=_prefix,
     show_default=True,
     help="Begins the names of the lab's namespaces.",
 )
 
 
-class _BackendDelay(click.ParamType[tuple[str, int]]):
-    """``NAME`` or ``NAME=DELAY`` as name and nanoseconds."""
+class _Backend(click.ParamType[tuple[str, int, int]]):
+    """``NAME``, ``NAME=DELAY`` or either with ``,weight=N``: name, nanoseconds and weight."""
 
-    name = "NAME[=DELAY]"
+    name = "NAME[=DELAY][,weight=N]"
 
     def convert(
         self,
-        value: str | tuple[str, int],
+        value: str | tuple[str, int, int],
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> tuple[str, int]:
+    ) -> tuple[str, int, int]:
         if isinstance(value, tuple):
             return value
-        name, equals, delay = value.partition("=")
-        if not equals:
-            return name, 0
-        number = delay.rstrip("mus")
-        unit_ns = _UNITS_NS.get(delay[len(number) :])
-        if not number.isascii() or not number.isdigit() or unit_ns is None:
-            self.fail(f"{value!r} is not {self.name}, such as b1 or b1=5ms", param, ctx)
-        return name, int(number) * unit_ns
+        wire, *rest = value.split(",")
+        name, equals, delay = wire.partition("=")
+        nanoseconds = _nanoseconds(delay) if equals else 0
+        weight = 1 if not rest else _weight(rest)
+        if nanoseconds is None or weight is None:
+            self.fail(
+                f"{value!r} is not {self.name}, such as b1 or b1=5ms or b1=5ms,weight=3", param, ctx
+            )
+        return name, nanoseconds, weight
+
+
+def _nanoseconds(delay: str) -> int | None:
+    number = delay.rstrip("mus")
+    unit_ns = _UNITS_NS.get(delay[len(number) :])
+    if not number.isascii() or not number.isdigit() or unit_ns is None:
+        return None
+    return int(number) * unit_ns
+
+
+def _weight(options: list[str]) -> int | None:
+    key, _, number = options[0].partition("=")
+    if len(options) > 1 or key != "weight" or not number.isascii() or not number.isdigit():
+        return None
+    return int(number) if 1 <= int(number) <= WEIGHT_MAX else None
 
 
 @click.group()
@@ -58,45 +91,83 @@ def lab() -> None:
 @click.option(
     "--backend",
     "backends",
-    type=_BackendDelay(),
+    type=_Backend(),
     multiple=True,
     default=DEFAULT_BACKENDS,
-    help="A backend and the round trip time of its wire; give it once for each "
+    help="A backend, the round trip time of its wire and its weight; give it once for each "
     "backend. Default: b1=1ms, b2=4ms, b3=9ms.",
 )
 @click.option(
     "--kind",
-    type=click.Choice(["http", "echo"]),
-    default="http",
+    type=click.Choice(list(_KINDS)),
+    help="What the backends serve. http and echo: TCP; stun: UDP; hash: both, and says who it is, "
+    "what it got and how much.  [default: http, of UDP hash]",
+)
+@click.option(
+    "--family",
+    type=click.Choice(["4", "6"]),
+    default="4",
     show_default=True,
-    help="What the backends serve.",
+    help="Address family of the service and its backends.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["tcp", "udp"]),
+    default="tcp",
+    show_default=True,
+    help="What the service and its backends speak.",
+)
+@click.option(
+    "--forwarding",
+    type=click.Choice(["nat", "fullnat", "dsr", "ipip"]),
+    default="nat",
+    show_default=True,
+    help="How packets get to the backends. With dsr and ipip the backends have the service's "
+    "address, and all are on one Ethernet.",
+)
+@click.option(
+    "--one-armed",
+    is_flag=True,
+    help="Clients, router and backends on one Ethernet: needs fullnat, dsr or ipip.",
+)
+@click.option(
+    "--probe",
+    metavar="KIND",
+    help="How backends are probed: syn, icmp, tcp:PORT, stun or udp.  [default: syn, of UDP udp or "
+    "stun]",
 )
 @_directory_option
 @_prefix_option
-def up(backends: tuple[tuple[str, int], ...], kind: str, directory: Path, prefix: str) -> None:
+def up(
+    backends: tuple[tuple[str, int, int], ...],
+    kind: str | None,
+    family: str,
+    protocol: str,
+    forwarding: str,
+    one_armed: bool,
+    probe: str | None,
+    directory: Path,
+    prefix: str,
+) -> None:
     """Build the lab, start the router in it, and leave both running."""
-    from xdp_router.lab import BackendSpec, LabSpec
+    from xdp_router.lab.choices import Choices, choose
     from xdp_router.lab.router import up_with_router
 
-    specs = (
-        BackendSpec(name, delay_ns=delay_ns, kind="http" if kind == "http" else "echo")
-        for name, delay_ns in backends
+    chosen = choose(
+        Choices(backends, kind, 6 if family == "6" else 4, protocol, forwarding, one_armed, probe)
     )
-    spec = LabSpec(tuple(specs))
-    router = up_with_router(spec, directory=directory, prefix=prefix)
+    router = up_with_router(chosen.spec, directory=directory, prefix=prefix, config=chosen.config)
     router.lab.close()
-    address, port = spec.addresses.service
-    names = ", ".join(name for name, _ in backends)
+    names = ", ".join(name for name, _, _ in backends)
     client = f"sudo ip netns exec {prefix}-client"
     command = f"sudo -E {_this_command()}"
-    talk = f"curl http://{address}:{port}/" if kind == "http" else f"nc {address} {port}"
     click.echo(
-        f"The lab is up: service {address}:{port}, backends {names}.\n"
+        f"The lab is up: service {chosen.service}/{protocol}, {forwarding} to backends {names}.\n"
         "Point the commands at it:\n"
         f"  export XDP_ROUTER_CONTROL={router.control}\n"
         f"  export XDP_ROUTER_PINS={router.pins}\n"
         "Then, for example:\n"
-        f"  {client} {talk}\n"
+        f"  {client} {chosen.talk}\n"
         f"  {command} status\n"
         f"  {command} flows\n"
         f"  {command} backends\n"

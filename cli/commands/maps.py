@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -10,10 +11,12 @@ from typing import Any
 
 import click
 
+from xdp_router.adapters.completion import names_of
 from xdp_router.adapters.control import ControlError
 from xdp_router.cli import render
+from xdp_router.core.address import format_endpoint, parse_addr, parse_endpoint
 
-from .context import ClientAddress, Context, json_option, pass_context
+from .context import ClientAddress, Context, as_host, json_option, pass_context
 
 DEFAULT_LIMIT = 1000
 STATES = ("probing", "opening", "established", "stateless", "closing", "closed", "refused")
@@ -36,9 +39,27 @@ def _matches(flow: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
     )
 
 
+def _shown(backend: str) -> str:
+    """An address or endpoint in the form that flows show; a name as it is."""
+    with contextlib.suppress(ValueError):
+        return as_host(backend) or format_endpoint(parse_endpoint(backend))
+    return backend
+
+
+def _addr_of(client: str) -> int:
+    """Of what ``ClientAddress`` gives, with or without a port."""
+    host = as_host(client)
+    return parse_addr(host.strip("[]")) if host else parse_endpoint(client).addr
+
+
+def _client(row: Mapping[str, Any]) -> str:
+    """A flow's client, for the daemon: one port may be of two protocols."""
+    return f"{row['client']}/{row['protocol']}"
+
+
 def _add_candidates(context: Context, rows: Sequence[dict[str, Any]]) -> None:
     """Fill in the candidates that the daemon still keeps; without a daemon they stay empty."""
-    clients = list(dict.fromkeys(row["client"] for row in rows))
+    clients = list(dict.fromkeys(map(_client, rows)))
     kept: dict[str, list[dict[str, Any]]] = {}
     try:
         for start in range(0, len(clients), CLIENTS_PER_QUESTION):
@@ -47,7 +68,7 @@ def _add_candidates(context: Context, rows: Sequence[dict[str, Any]]) -> None:
     except ControlError:
         pass  # the maps are the answer; what the daemon knows is an addition
     for row in rows:
-        candidates = kept.get(row["client"])
+        candidates = kept.get(_client(row))
         if not candidates:
             continue
         # The client's port may since have been used for another service: its race says nothing
@@ -59,9 +80,24 @@ def _add_candidates(context: Context, rows: Sequence[dict[str, Any]]) -> None:
 
 
 @click.command()
-@click.option("--client", type=ClientAddress(port_optional=True), help="Only this client's flows.")
-@click.option("--service", metavar="NAME", help="Only flows of this service.")
-@click.option("--backend", metavar="NAME|ADDR[:PORT]", help="Only flows to this backend.")
+@click.option(
+    "--client",
+    type=ClientAddress(port_optional=True),
+    help="Only this client's flows.",
+    shell_complete=names_of("address"),
+)
+@click.option(
+    "--service",
+    metavar="NAME",
+    help="Only flows of this service.",
+    shell_complete=names_of("service"),
+)
+@click.option(
+    "--backend",
+    metavar="NAME|ADDR[:PORT]",
+    help="Only flows to this backend.",
+    shell_complete=names_of("backend"),
+)
 @click.option("--state", type=click.Choice(STATES), help="Only flows in this state.")
 @click.option(
     "--limit",
@@ -82,11 +118,14 @@ def flows(
     as_json: bool,
 ) -> None:
     """List the flows, from the kernel's tables; works without a daemon too."""
+    if backend is not None:
+        backend = _shown(backend)
     wanted = {"client": client, "service": service, "backend": backend, "state": state}
     filtered = any(value is not None for value in wanted.values())
     limit = min(limit, sys.maxsize - 1)
     # One more than asked for tells whether there are more.
-    found = context.instance().flows(sys.maxsize if filtered else limit + 1)
+    source = None if client is None else _addr_of(client)
+    found = context.instance().flows(sys.maxsize if filtered else limit + 1, source)
     rows = list(islice((flow for flow in found if _matches(flow, wanted)), limit + 1))
     more = len(rows) > limit
     del rows[limit:]

@@ -1,38 +1,44 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Who decides, exactly once. A decision is REPLY inserted, then FORWARD inserted, both
- * BPF_NOEXIST, by the daemon and by XDP alike; FORWARD is the arbiter. This file is
- * XDP's half: the degrade chain.
+ * BPF_NOEXIST, by the daemon and by XDP alike; FORWARD is the arbiter. This is XDP's half;
+ * whom it chooses is in choice.h.
  */
 #ifndef XR_BINDING_H
 #define XR_BINDING_H
 
 #include "events.h"
 #include "flow.h"
-#include "reply_tuple.h"
+#include "nat_ports.h"
 
-#define EEXIST_RESULT (-17) /* -EEXIST; uapi errno.h is not there for BPF targets */
-#define E2BIG_RESULT (-7)   /* -E2BIG: hash map full */
-
-/* Attempts at a free reply tuple: the fallback, then slots of the hash table. */
-#define DECIDE_ATTEMPTS 4
-#define DECIDE_SLOT_STEP 397 /* coprime to XR_HASH_SLOTS */
+#define E2BIG_RESULT (-7) /* -E2BIG: hash map full */
 
 /*
- * A flow's hash, from host-order values so that core/selection.py can mirror it.
+ * A flow's hash, from host-order values so that core/flow_hash.py can mirror it.
  * Multiply and fold: each input bit reaches each output bit.
  */
-static __always_inline __u32 flow_hash(const struct flow_key *key)
+static __always_inline __u32 tuple_hash(const flow_key_t *key, __u32 ports)
 {
-	__u32 hash = xr_ntohl(key->saddr) * 0x9e3779b1U;
+	__u32 hash = addr_fold(key->saddr) * 0x9e3779b1U;
 
 	hash ^= hash >> 15;
-	hash += (__u32)xr_ntohs(key->sport) << 16 | xr_ntohs(key->dport);
+	hash += ports;
 	hash *= 0x85ebca6bU;
 	hash ^= hash >> 13;
-	hash += xr_ntohl(key->daddr);
+	hash += addr_fold(key->daddr);
 	hash *= 0xc2b2ae35U;
 	return hash ^ (hash >> 16);
+}
+
+static __always_inline __u32 flow_hash(const flow_key_t *key)
+{
+	return tuple_hash(key, (__u32)xr_ntohs(key->sport) << 16 | xr_ntohs(key->dport));
+}
+
+/* What a backend is chosen by: flows of one source go together if the service wants that. */
+static __always_inline __u32 choice_hash(const struct service *service, const flow_key_t *key)
+{
+	return service->flags & XR_SERVICE_AFFINITY ? tuple_hash(key, 0) : flow_hash(key);
 }
 
 static __always_inline int backend_usable(const struct backend *backend)
@@ -54,63 +60,97 @@ static __always_inline __u32 hash_pick(const struct service *service, __u32 hash
 	return table->slots[slot];
 }
 
-static __always_inline void flow_key_of_kind(const struct packet *p, __u8 kind,
-					     struct flow_key *key)
+static __always_inline void flow_key_of_kind(const struct packet *p, __u8 kind, flow_key_t *key)
 {
 	*key = p->key;
 	key->kind = kind;
 }
 
 /* Key of the reply direction: from what FORWARD rewrites to. */
-static __always_inline void reply_key_of(const struct pending_flow *forward, struct flow_key *key)
+static __always_inline void reply_key_of(const pending_flow_t *forward, __u8 proto, flow_key_t *key)
 {
 	key->saddr = forward->new_daddr;
 	key->daddr = forward->new_saddr;
 	key->sport = forward->new_dport;
 	key->dport = forward->new_sport;
-	key->proto = IPPROTO_TCP;
+	key->proto = proto;
 	key->kind = XR_KIND_REPLY;
 	key->pad = 0;
 }
 
-/* Removes what is pending about the packet's flow. `forward` may be 0. */
-static __always_inline void forget_pending(const struct packet *p,
-					   const struct pending_flow *forward)
+static __always_inline void forget_entry(flow_key_t *key, const int both)
 {
-	struct pending_flow *reply;
-	struct flow_key key;
+	if (both)
+		pending_delete(key);
+	else
+		pending_flows_delete(key);
+}
+
+/* Removes what is pending about the packet's flow; a port rests. `forward` may be 0. */
+static __always_inline void forget_pending_in(const struct packet *p, const pending_flow_t *forward,
+					      const int both)
+{
+	pending_flow_t *reply;
+	flow_key_t key;
 
 	if (forward && forward->backend != XR_NO_BACKEND) {
-		reply_key_of(forward, &key);
-		reply = pending_flows_lookup(&key);
-		if (reply && is_reply_of(p, reply))
-			pending_flows_delete(&key);
+		reply_key_of(forward, p->key.proto, &key);
+		reply = both ? pending_lookup(&key) : pending_flows_lookup(&key);
+		if (reply && is_reply_of(p, reply)) {
+			if (reply->flags & XR_PENDING_FULLNAT)
+				rest_reply(reply);
+			else
+				forget_entry(&key, both);
+		}
 	}
 	flow_key_of_kind(p, XR_KIND_FORWARD, &key);
-	pending_flows_delete(&key);
+	forget_entry(&key, both);
 	flow_key_of_kind(p, XR_KIND_SEEN, &key);
 	pending_flows_delete(&key);
 }
 
+static __always_inline void forget_pending(const struct packet *p, const pending_flow_t *forward)
+{
+	forget_pending_in(p, forward, 1);
+}
+
+/* A backend of many ports takes the packet's own. */
+static __always_inline __be16 backend_port(const struct backend *backend, const struct packet *p)
+{
+	return backend->port ? backend->port : p->key.dport;
+}
+
+/* Is it the client itself? Its own packets would come back to it. */
+static __always_inline int is_backend_itself(const struct backend *backend, const struct packet *p)
+{
+	struct ip_addr client = shared_addr(p->key.saddr);
+
+	return !((client.word[0] ^ backend->addr.word[0]) |
+		 (client.word[1] ^ backend->addr.word[1]) |
+		 (client.word[2] ^ backend->addr.word[2]) |
+		 (client.word[3] ^ backend->addr.word[3]));
+}
+
 enum bind_result {
 	BIND_DONE = 0,
-	BIND_OTHERS, /* somebody else decided a moment before: theirs counts */
+	BIND_OTHERS,   /* somebody else decided a moment before: theirs counts */
+	BIND_NOT_THIS, /* the choice cannot be made */
 	BIND_TUPLE_TAKEN,
+	BIND_TAKE_OVER, /* stage_take_over is to look at the tuple first */
 	BIND_FAILED,
 };
 
-struct bind {
-	__u64 seen_ns;
-	__u64 now_ns;
-	__u32 backend;
-	__u8 mode;
-	__u8 reason;
-	__u8 wscale;
-	__u8 take_over;
-};
+/*
+ * From here on what is in `scratch` is read back from there, of which the verifier knows nothing:
+ * so it does not walk the rest of the program once for each value that was just written.
+ */
+static __always_inline void forget_values(void)
+{
+	asm volatile("" ::: "memory");
+}
 
 /* The client's side of a pending flow's REPLY; nothing of the backend is known yet. */
-static __always_inline void reply_fill(struct pending_flow *value, struct xdp_md *ctx,
+static __always_inline void reply_fill(pending_flow_t *value, struct xdp_md *ctx,
 				       const struct packet *p)
 {
 	__builtin_memset(value, 0, sizeof(*value));
@@ -124,203 +164,170 @@ static __always_inline void reply_fill(struct pending_flow *value, struct xdp_md
 	mac_copy(value->smac, p->eth->h_dest);
 }
 
-static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
-				     const struct service *service, const struct backend *backend,
-				     const struct bind *bind)
+/* REPLY of fullnat, with a port of ours. 1, EEXIST_RESULT when none is free, or another error. */
+static __always_inline long bind_port(const struct backend *backend, flow_key_t *reply,
+				      pending_flow_t *value, const volatile __u8 *flood)
 {
-	struct scratch *scratch = scratch_lookup();
-	struct pending_flow *value, *theirs;
-	struct flow_key reply, forward;
-	int own_reply = 1;
+	struct control *control = control_lookup();
 	long result;
 
-	if (!scratch)
-		return BIND_FAILED;
-	value = &scratch->pending;
-	reply_fill(value, ctx, p);
-	value->seen_ns = bind->seen_ns;
-	value->last_seen_ns = bind->now_ns;
-	value->backend = bind->backend;
-	value->service = service->id;
-	value->mode = bind->mode;
-	value->reason = bind->reason;
-	reply.saddr = backend->addr;
-	reply.daddr = p->key.saddr;
-	reply.sport = backend->port;
-	reply.dport = p->key.sport;
-	reply.proto = IPPROTO_TCP;
-	reply.kind = XR_KIND_REPLY;
-	reply.pad = 0;
-	if (bind->take_over) {
-		struct control *control = control_lookup();
+	if (!control)
+		return -1;
+	reply->daddr = own_addr(&backend->probe_addr);
+	value->flags = XR_PENDING_FULLNAT;
+	result = insert_at_free_port(control, reply, value, flood);
+	return result ? result : 1;
+}
 
-		if (control)
-			free_reply_tuple(p, &reply, control, bind->now_ns);
-	}
-	result = pending_flows_insert(&reply, value);
+/*
+ * REPLY is there. If nothing was heard of it since the flow's first packet, it was left by an
+ * earlier flow of this tuple, whose FORWARD aged or was evicted: the client may come by another
+ * way, and whether its segments are hashed goes by this decision.
+ */
+static __always_inline void reply_begin(pending_flow_t *reply, const pending_flow_t *value)
+{
+	if (!older_than(reply->last_seen_ns, 0, value->seen_ns))
+		return;
+	reply->seen_ns = value->seen_ns;
+	reply->last_seen_ns = value->last_seen_ns;
+	reply->ifindex = value->ifindex;
+	mac_copy(reply->dmac, value->dmac);
+	mac_copy(reply->smac, value->smac);
+	reply->vlan = value->vlan;
+	reply->mode = value->mode;
+	reply->reason = value->reason;
+}
+
+/*
+ * REPLY of a flow that keeps its client's address. 1; 0 when the daemon, which is deciding for the
+ * same backend just now, has put it there; EEXIST_RESULT when it is another flow's, or an error.
+ */
+static __always_inline long bind_reply(const struct packet *p, const struct backend *backend,
+				       const struct decide_state *state, flow_key_t *reply,
+				       pending_flow_t *value)
+{
+	pending_flow_t *theirs;
+	int flood = state->flood;
+	long result, own = 1;
+
+	result = pending_insert_in(flood, reply, value);
 	if (result == EEXIST_RESULT) {
-		theirs = pending_flows_lookup(&reply);
+		theirs = pending_lookup_in(flood, reply);
 		if (!theirs || !is_reply_of(p, theirs))
-			return BIND_TUPLE_TAKEN;
-		own_reply = 0; /* the daemon is deciding for the same backend just now */
+			return EEXIST_RESULT;
+		reply_begin(theirs, value);
+		own = 0;
 	} else if (result) {
-		return BIND_FAILED;
+		return result;
 	} else {
 		/*
 		 * A lookup marks the entry as used. Of those that are not, the LRU gives away the
 		 * newest first when all older ones are: within a burst of SYNs, before the SYN-ACK.
 		 */
-		pending_flows_lookup(&reply);
+		pending_lookup_in(flood, reply);
 	}
-	if ((backend->flags & XR_BACKEND_SHARED) && tuple_in_use(p, &reply)) {
-		if (own_reply)
-			pending_flows_delete(&reply);
-		return BIND_TUPLE_TAKEN;
+	if ((backend->flags & XR_BACKEND_SHARED) &&
+	    (tuple_in_use(p, reply) || tuple_is_beside(p, flood, reply))) {
+		if (own)
+			pending_delete_in(flood, reply);
+		return EEXIST_RESULT;
 	}
+	return own;
+}
+
+/* Takes out the REPLY of a decision that came to nothing, if it put it there. */
+static __always_inline void unbind_reply(const struct decide_state *state, flow_key_t *reply)
+{
+	if (state->own_reply)
+		pending_delete_in(state->flood, reply);
+}
+
+/*
+ * The second half of a binding: FORWARD, beside the REPLY in scratch, which is taken out again
+ * when it is not the decision's.
+ */
+static __always_inline int bind_forward(const struct packet *p, struct scratch *scratch)
+{
+	const struct decide_state *state = &scratch->decide;
+	pending_flow_t *value = &scratch->pending, *theirs;
+	flow_key_t *reply = &scratch->keys[0];
+	flow_key_t *forward = &scratch->keys[1];
+	int flood = state->flood;
+	long result;
 
 	value->isn = p->seq;
-	value->new_saddr = p->key.saddr;
-	value->new_daddr = backend->addr;
-	value->new_sport = p->key.sport;
-	value->new_dport = backend->port;
-	value->latency_ns = elapsed_ns(bind->seen_ns, bind->now_ns);
+	value->new_saddr = reply->daddr;
+	value->new_daddr = reply->saddr;
+	value->new_sport = reply->dport;
+	value->new_dport = reply->sport;
+	value->latency_ns = elapsed_ns(state->held_ns, state->now_ns);
 	value->syn_data = p->payload;
-	value->wscale = bind->wscale;
-	flow_key_of_kind(p, XR_KIND_FORWARD, &forward);
-	result = pending_flows_insert(&forward, value);
-	if (!result)
-		return BIND_DONE;
-	if (result == EEXIST_RESULT) {
-		theirs = pending_flows_lookup(&forward);
-		if (own_reply && theirs && theirs->backend != bind->backend)
-			pending_flows_delete(&reply);
+	value->wscale = state->wscale;
+	flow_key_of_kind(p, XR_KIND_FORWARD, forward);
+	result = pending_insert_in(flood, forward, value);
+	if (!result) {
+		if (!pending_lookup_beside(flood, forward)) {
+			if (flood)
+				count(XR_COUNT_flood_entry);
+			return BIND_DONE;
+		}
+		pending_delete_in(flood, forward); /* both may withdraw: the client asks again */
+		unbind_reply(state, reply);
 		return BIND_OTHERS;
 	}
-	if (own_reply)
-		pending_flows_delete(&reply);
+	if (result == EEXIST_RESULT) {
+		theirs = pending_lookup_in(flood, forward);
+		if (theirs && (theirs->backend != state->backend || !sends_from(theirs, reply)))
+			unbind_reply(state, reply);
+		return BIND_OTHERS;
+	}
+	unbind_reply(state, reply);
 	return BIND_FAILED;
 }
 
-/*
- * Decided because there are too many: new entries may push the flow's out, before its
- * handshake is over or, without a place in flow_table, later. Then its next segment is an
- * orphan, which the hash sends to the same backend.
- */
-static __always_inline int is_one_of_many(__u8 reason)
+static __always_inline int bind_flow(struct xdp_md *ctx, const struct packet *p,
+				     const struct service *service, const struct backend *backend,
+				     struct scratch *scratch)
 {
-	return reason == XR_REASON_BUDGET || reason == XR_REASON_BACKLOG ||
-	       reason == XR_REASON_RING_FULL || reason == XR_REASON_TABLE_FULL;
-}
+	struct decide_state *state = &scratch->decide;
+	pending_flow_t *value = &scratch->pending;
+	flow_key_t *reply = &scratch->keys[0];
+	__u32 one_sided;
+	long own_reply;
 
-/*
- * The degrade chain: configured fallback, if up, then consistent hash over backends that
- * are up. One that may lose its entries is hashed only: so the hash finds the same backend
- * for what comes then. Gives the next choice that can be made, in `bind`, or 0.
- */
-static __always_inline struct backend *next_choice(const struct packet *p,
-						   const struct service *service,
-						   struct decide_state *state, struct bind *bind)
-{
-	__u32 hash = flow_hash(&p->key);
-	int turn;
-
-	for (turn = 0; turn < DECIDE_ATTEMPTS; turn++) {
-		__u32 attempt = state->attempt;
-		struct backend *backend;
-
-		if (attempt >= DECIDE_ATTEMPTS)
-			return 0;
-		state->attempt = attempt + 1;
-		if (!attempt) {
-			bind->backend = service->fallback;
-			bind->mode = XR_MODE_FALLBACK;
-			if (bind->backend == XR_NO_BACKEND || bind->reason == XR_REASON_ORPHAN ||
-			    is_one_of_many(bind->reason))
-				continue;
-		} else {
-			bind->backend = hash_pick(service, hash + (attempt - 1) * DECIDE_SLOT_STEP);
-			bind->mode = XR_MODE_HASH;
-		}
-		backend = backends_lookup(bind->backend);
-		if (!backend_usable(backend) || bind->backend == state->tried)
-			continue;
-		state->tried = bind->backend;
-		if (backend->addr != p->key.saddr)
-			return backend;
-		count(XR_COUNT_client_is_backend); /* its own packets would come back to it */
-	}
-	return 0;
-}
-
-/*
- * Makes one choice and binds the flow to it. BIND_TUPLE_TAKEN: there may be another one;
- * BIND_FAILED: there is none, or no memory.
- */
-static __always_inline int decide(struct xdp_md *ctx, const struct packet *p,
-				  const struct service *service, struct decide_state *state,
-				  struct bind *bind)
-{
-	struct backend *backend = next_choice(p, service, state, bind);
-	int result;
-
-	if (!backend)
-		return BIND_FAILED;
-	result = bind_flow(ctx, p, service, backend, bind);
-	if (result == BIND_TUPLE_TAKEN) {
-		state->taken = 1;
-		if (!bind->take_over)
-			count(XR_COUNT_pending_reply_taken);
-	} else if (result == BIND_DONE) {
-		count(bind->mode == XR_MODE_FALLBACK ? XR_COUNT_decided_fallback
-						     : XR_COUNT_decided_hash);
-	} else if (result == BIND_FAILED) {
-		state->attempt = DECIDE_ATTEMPTS;
-		state->taken = 0;
-		count(XR_COUNT_pending_insert_failed);
-	}
-	return result;
-}
-
-/*
- * Is there another choice for stage_decide? Each is a run of its own: a loop of them would
- * be several times as much to verify. When all are behind and some were taken: once more, and
- * now from flows that are over. A backend that has just had a connection on this tuple is
- * second best: it may be in TIME_WAIT there.
- */
-static __always_inline int may_choose_again(struct decide_state *state, int result)
-{
-	if (result == BIND_TUPLE_TAKEN)
-		return 1;
-	if (result != BIND_FAILED || !state->taken || state->take_over)
-		return 0;
-	state->take_over = 1;
-	state->attempt = 0;
-	state->tried = XR_NO_BACKEND;
-	return 1;
-}
-
-/* Goes on in stage_decide with what it has to know. */
-static __always_inline int go_to_decide(struct xdp_md *ctx, __u8 reason, __u8 wscale, __u64 held_ns,
-					__u64 now_ns)
-{
-	struct scratch *scratch = scratch_lookup();
-
-	if (!scratch)
-		return XDP_DROP;
-	scratch->decide.reason = reason;
-	scratch->decide.wscale = wscale;
-	scratch->decide.take_over = 0;
-	scratch->decide.attempt = 0;
-	scratch->decide.taken = 0;
-	scratch->decide.tried = XR_NO_BACKEND;
-	scratch->decide.held_ns = held_ns;
-	scratch->decide.now_ns = now_ns;
-	return go_to_stage(ctx, XR_STAGE_DECIDE);
+	reply_fill(value, ctx, p);
+	value->seen_ns = state->held_ns;
+	value->last_seen_ns = state->now_ns;
+	value->backend = state->backend;
+	value->service = service->id;
+	value->mode = state->mode;
+	value->reason = state->reason;
+	value->vlan = vlan_to_client(ctx, backend);
+	reply->daddr = p->key.saddr;
+	reply->dport = p->key.sport;
+	/* One-sided: nothing is rewritten, and the tuple is nobody else's. A branch would have the
+	 * verifier walk all that follows twice. */
+	one_sided = -(__u32) !!(backend->flags & XR_BACKEND_ONE_SIDED);
+	asm volatile("" : "+r"(one_sided));
+	reply->saddr = addr_choose(one_sided, p->key.daddr, own_addr(&backend->addr));
+	reply->sport = (p->key.dport & one_sided) | (backend_port(backend, p) & ~one_sided);
+	reply->proto = p->key.proto;
+	reply->kind = XR_KIND_REPLY;
+	reply->pad = 0;
+	if (state->take_over && !state->freed && !is_fullnat(service))
+		return BIND_TAKE_OVER;
+	own_reply = is_fullnat(service) ? bind_port(backend, reply, value, &state->flood)
+					: bind_reply(p, backend, state, reply, value);
+	if (own_reply < 0)
+		return own_reply == EEXIST_RESULT ? BIND_TUPLE_TAKEN : BIND_FAILED;
+	state->own_reply = own_reply;
+	forget_values();
+	return bind_forward(p, scratch);
 }
 
 /* Sends a client's packet to the backend that FORWARD names, or answers by RST. */
 static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
-					   struct pending_flow *forward)
+					   pending_flow_t *forward)
 {
 	struct rewrite to;
 
@@ -328,8 +335,7 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 		return answer_rst(ctx, p, XR_COUNT_refused_by_daemon);
 	if (is_long(p, control_lookup())) {
 		struct backend *backend = backends_lookup(forward->backend);
-		__u32 mtu = unfit_mtu(ctx, p, backend ? backend->ifindex : 0,
-				      handoff_to_backend(backend));
+		__u32 mtu = unfit_mtu_to(ctx, p, backend);
 
 		if (mtu)
 			return too_big(ctx, p, mtu);
@@ -345,7 +351,7 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 
 /* Tells the daemon what became of a flow. */
 static __always_inline void flow_event_submit(struct xdp_md *ctx, const struct packet *p, __u8 type,
-					      const struct pending_flow *forward, __u32 synack_us,
+					      const pending_flow_t *forward, __u32 synack_us,
 					      __u64 now_ns)
 {
 	struct event *event = events_reserve();

@@ -12,8 +12,6 @@
 
 #include "binding.h"
 
-#define PREFIX_MASK 0xffffff00U /* /24 */
-
 /* Brings a bucket up to date; 1 when there is credit for one event. */
 static __always_inline int token_ready(struct token_bucket *bucket, __u64 interval_ns,
 				       __u64 burst_ns, __u64 now_ns)
@@ -49,20 +47,28 @@ static __always_inline __u64 cpu_scale(void)
 	return share && share->scale ? share->scale : XR_SHARE_ONE;
 }
 
-/* The bucket of the client's prefix; 0: it has none, and there was no memory for one. */
-static __always_inline struct token_bucket *
-prefix_bucket(const struct packet *p, const struct control *control, __u64 now_ns)
+/* A prefix's bucket; 0: it has none, and there was no memory for one. */
+static __always_inline struct token_bucket *bucket_of(struct prefix_key *key, __u64 burst_ns,
+						      __u64 now_ns)
 {
-	struct prefix_key key = {.addr = p->key.saddr & xr_htonl(PREFIX_MASK)};
-	struct token_bucket *bucket = prefix_tokens_lookup(&key);
+	struct token_bucket *bucket = prefix_tokens_lookup(key);
 	struct token_bucket fresh = {};
 
 	if (bucket)
 		return bucket;
-	fresh.credit_ns = control->prefix_burst_ns;
+	fresh.credit_ns = burst_ns;
 	fresh.last_ns = now_ns;
-	prefix_tokens_insert(&key, &fresh);
-	return prefix_tokens_lookup(&key);
+	prefix_tokens_insert(key, &fresh);
+	return prefix_tokens_lookup(key);
+}
+
+/* That of the client's prefix for events. */
+static __always_inline struct token_bucket *
+prefix_bucket(const struct packet *p, const struct control *control, __u64 now_ns)
+{
+	struct prefix_key key = {.addr = prefix_of(p->key.saddr)};
+
+	return bucket_of(&key, control->prefix_burst_ns, now_ns);
 }
 
 /* Takes what one event costs. XR_COUNTER_MAX, or the counter of what is in the way. */

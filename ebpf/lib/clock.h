@@ -6,7 +6,7 @@
 #ifndef XR_CLOCK_H
 #define XR_CLOCK_H
 
-#include "../abi.h"
+#include "maps.h"
 
 #define NS_PER_US 1000ULL
 
@@ -28,10 +28,12 @@ static __always_inline __u32 elapsed_ns(__u64 since_ns, __u64 now_ns)
 	return distance > 0xffffffffU ? 0xffffffffU : (__u32)distance;
 }
 
-/* Distance in microseconds; 0 when the coarse clock makes it negative. */
+/* The same in microseconds: 71 minutes and more. 0 when the coarse clock makes it negative. */
 static __always_inline __u32 elapsed_us(__u64 since_ns, __u64 now_ns)
 {
-	return now_ns > since_ns ? (__u32)((now_ns - since_ns) / NS_PER_US) : 0;
+	__u64 distance = now_ns > since_ns ? (now_ns - since_ns) / NS_PER_US : 0;
+
+	return distance > 0xffffffffU ? 0xffffffffU : (__u32)distance;
 }
 
 /* True when since_ns lies more than limit_ns before now_ns. */

@@ -3,13 +3,20 @@
 #ifndef XR_CSUM_H
 #define XR_CSUM_H
 
-#include "parse.h"
+#include "packet.h"
 
 static __always_inline __u16 csum_fold(__u32 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (__u16)sum;
+}
+
+static __always_inline __u16 csum_fold64(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return csum_fold((__u32)((sum & 0xffff) + (sum >> 16)));
 }
 
 /* Adds a word of 32 bits as two of 16; the sum does not care for byte order. */
@@ -23,20 +30,8 @@ static __always_inline __u16 csum_apply(__u16 check, __u32 delta)
 	return (__u16)~csum_fold((__u32)(__u16)~check + delta);
 }
 
-/* What changing the addresses of `key` into the new ones adds to a sum. */
-static __always_inline __u16 csum_delta_l3(const struct flow_key *key, __be32 saddr, __be32 daddr)
-{
-	__u32 sum = 0;
-
-	sum = csum_add32(sum, ~key->saddr);
-	sum = csum_add32(sum, ~key->daddr);
-	sum = csum_add32(sum, saddr);
-	sum = csum_add32(sum, daddr);
-	return csum_fold(sum);
-}
-
-/* The same for the ports, on top of the addresses' delta (pseudo header). */
-static __always_inline __u16 csum_delta_l4(const struct flow_key *key, __u16 l3_delta, __be16 sport,
+/* What changing the ports adds to a sum, on top of the addresses' delta (pseudo header). */
+static __always_inline __u16 csum_delta_l4(const flow_key_t *key, __u16 l3_delta, __be16 sport,
 					   __be16 dport)
 {
 	__u32 sum = l3_delta;
@@ -47,8 +42,5 @@ static __always_inline __u16 csum_delta_l4(const struct flow_key *key, __u16 l3_
 	sum += dport;
 	return csum_fold(sum);
 }
-
-/* TTL - 1 lowers the word (TTL, protocol) by 0x0100: adds ~0x0100 to the sum. */
-#define CSUM_DELTA_TTL xr_htons(0xfeff)
 
 #endif

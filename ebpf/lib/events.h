@@ -13,17 +13,18 @@ static __always_inline void event_fill(struct event *event, struct xdp_md *ctx,
 {
 	__builtin_memset(event, 0, sizeof(*event));
 	event->time_ns = now_ns;
-	event->key = p->key;
+	shared_key(&p->key, &event->key);
 	event->ifindex = ctx->ingress_ifindex;
 	event->seq = p->seq;
 	event->type = type;
 }
 
 static __always_inline void first_packet_fill(struct event *event, struct xdp_md *ctx,
-					      const struct packet *p, const struct service *service,
-					      __u8 wscale, __u16 frame_len, __u64 now_ns)
+					      const struct packet *p, __u8 type,
+					      const struct service *service, __u8 wscale,
+					      __u16 frame_len, __u64 now_ns)
 {
-	event_fill(event, ctx, p, XR_EVENT_FIRST_PACKET, now_ns);
+	event_fill(event, ctx, p, type, now_ns);
 	event->seen_ns = now_ns;
 	event->service = service->id;
 	event->backend = XR_NO_BACKEND;
@@ -49,12 +50,12 @@ static __always_inline long frame_copy(struct xdp_md *ctx, const struct event *e
 }
 
 /*
- * Hands the whole frame to the daemon. bpf_ringbuf_reserve wants a constant size,
+ * Hands the whole frame to the daemon: a first packet, or a later datagram. bpf_ringbuf_reserve wants a constant size,
  * hence two of them. Returns 0, or -1 when the ring has no room.
  */
 static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct packet *p,
-					       const struct service *service, __u8 wscale,
-					       __u64 now_ns)
+					       __u8 type, const struct service *service,
+					       __u8 wscale, __u64 now_ns)
 {
 	__u32 len = p->frame_len;
 
@@ -63,7 +64,7 @@ static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct 
 
 		if (!event)
 			return -1;
-		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
+		first_packet_fill(&event->head, ctx, p, type, service, wscale, len, now_ns);
 		if (frame_copy(ctx, &event->head, event->frame, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;
@@ -76,7 +77,7 @@ static __always_inline int first_packet_submit(struct xdp_md *ctx, const struct 
 
 		if (!event)
 			return -1;
-		first_packet_fill(&event->head, ctx, p, service, wscale, len, now_ns);
+		first_packet_fill(&event->head, ctx, p, type, service, wscale, len, now_ns);
 		if (frame_copy(ctx, &event->head, event->frame, sizeof(event->frame))) {
 			events_discard(event);
 			return -1;

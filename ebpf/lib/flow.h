@@ -4,19 +4,21 @@
 #define XR_FLOW_H
 
 #include "clock.h"
+#include "load.h"
 #include "mtu.h"
+#include "one_sided.h"
 
 /* Largest window that TCP can advertise (RFC 7323, 2.3): jumps beyond it are not tracked. */
 #define TCP_WINDOW_MAX (1U << 30)
 
 /* The other direction's key: its packets are the inverse of what this one sends. */
-static __always_inline void peer_key(const struct flow_entry *flow, struct flow_key *key)
+static __always_inline void peer_key(const flow_entry_t *flow, __u8 proto, flow_key_t *key)
 {
 	key->saddr = flow->new_daddr;
 	key->daddr = flow->new_saddr;
 	key->sport = flow->new_dport;
 	key->dport = flow->new_sport;
-	key->proto = IPPROTO_TCP;
+	key->proto = proto;
 	key->kind = XR_KIND_NONE;
 	key->pad = 0;
 }
@@ -25,40 +27,51 @@ static __always_inline void peer_key(const struct flow_entry *flow, struct flow_
  * The other direction's entry, or 0. Two services may share a backend, and so a reply
  * tuple: an entry that sends elsewhere belongs to another flow.
  */
-static __always_inline struct flow_entry *peer_of(const struct flow_key *key,
-						  const struct flow_entry *flow)
+static __always_inline flow_entry_t *peer_of(const flow_key_t *key, const flow_entry_t *flow)
 {
-	struct flow_entry *peer;
-	struct flow_key other;
+	flow_entry_t *peer;
+	flow_key_t other;
 
-	peer_key(flow, &other);
+	if (is_one_sided(flow)) /* whoever has that key is not its other half */
+		return 0;
+	peer_key(flow, key->proto, &other);
 	peer = flow_table_lookup(&other);
-	if (!peer || peer->new_saddr != key->daddr || peer->new_sport != key->dport ||
-	    peer->new_daddr != key->saddr || peer->new_dport != key->sport)
+	if (!peer || !addr_equal(peer->new_saddr, key->daddr) || peer->new_sport != key->dport ||
+	    !addr_equal(peer->new_daddr, key->saddr) || peer->new_dport != key->sport)
 		return 0;
 	return peer;
 }
 
-/* Both directions have been silent for their time, or have said goodbye. */
-static __always_inline int flow_is_over(const struct flow_entry *flow,
-					const struct flow_entry *peer,
-					const struct control *control, __u64 now_ns)
+/* How long an established flow may be silent. */
+static __always_inline __u64 flow_limit(__u8 proto, const struct control *control)
 {
+	return proto == IPPROTO_UDP ? control->udp_idle_ns : control->flow_idle_ns;
+}
+
+/* Both directions have been silent for their time, or have said goodbye. */
+static __always_inline int flow_is_over(const flow_entry_t *flow, const flow_entry_t *peer,
+					__u8 proto, const struct control *control, __u64 now_ns)
+{
+	__u64 limit_ns = flow_limit(proto, control);
 	__u64 last_seen_ns = flow->last_seen_ns;
 
-	if (flow->state == XR_TCP_CLOSING)
-		return 1;
+	if (flow->state == XR_TCP_CLOSING) {
+		/* What a one-sided flow's end is judged by can be made up: only silence confirms it. */
+		if (!is_one_sided(flow))
+			return 1;
+		limit_ns = control->pending_idle_ns;
+	}
 	/* last_seen stands still with the heartbeat, see flow_account() */
 	if (heartbeat_is_stale(control, now_ns) ||
-	    !older_than(control->resumed_ns, control->flow_idle_ns, now_ns))
+	    !older_than(control->resumed_ns, limit_ns, now_ns))
 		return 0;
 	if (peer && (__s64)(peer->last_seen_ns - last_seen_ns) > 0)
 		last_seen_ns = peer->last_seen_ns;
-	return older_than(last_seen_ns, control->flow_idle_ns, now_ns);
+	return older_than(last_seen_ns, limit_ns, now_ns);
 }
 
 /* Does the segment overlap what its receiver is ready to take? */
-static __always_inline int in_window(const struct packet *p, const struct flow_entry *receiver)
+static __always_inline int in_window(const struct packet *p, const flow_entry_t *receiver)
 {
 	__u32 end = p->seq + segment_length(p);
 
@@ -71,36 +84,35 @@ static __always_inline int in_window(const struct packet *p, const struct flow_e
  * (RFC 5961, 3.2), or the sender's own next one when it aborts with data under way.
  * Anywhere else in the window the receiver would ask back, and the flow goes on.
  */
-static __always_inline int is_own_rst(const struct packet *p, const struct flow_entry *sender,
-				      const struct flow_entry *receiver)
+static __always_inline int is_own_rst(const struct packet *p, const flow_entry_t *sender,
+				      const flow_entry_t *receiver)
 {
 	return p->seq == receiver->ack || p->seq == sender->seq_next;
 }
 
 /*
- * May the segment move what is tracked? One that follows on, or was sent before, and
- * acknowledges no more than its side offered room for, says so by itself. For the rest
- * (a gap, a window that was probed, or somebody's guess) the other side is asked.
+ * May the segment move what is tracked? It acknowledges no more than its side has offered room
+ * for. One that follows on, or was sent before, needs no more; for the rest (a gap, a window that
+ * was probed, or somebody's guess) the other side is asked. That one's numbers may be as old: of
+ * a flow whose first segments here were copies, neither side would ever be followed else.
  */
-static __always_inline int is_credible(const struct packet *p, const struct flow_entry *flow,
-				       __u32 end)
+static __always_inline int is_credible(const struct packet *p, const flow_entry_t *flow, __u32 end)
 {
 	int follows = p->seq == flow->seq_next || (__s32)(end - flow->seq_next) <= 0;
 	__u32 newly_acked = p->ack - flow->ack;
-	struct flow_entry *peer;
+	int acks = !(p->flags & TCP_ACK) || newly_acked <= flow->window || (__s32)newly_acked < 0;
+	flow_entry_t *peer;
 
-	if (follows &&
-	    (!(p->flags & TCP_ACK) || newly_acked <= flow->window || (__s32)newly_acked < 0))
+	if (follows && acks)
 		return 1;
 	peer = peer_of(&p->key, flow);
-	return peer && in_window(p, peer) &&
-	       (!(p->flags & TCP_ACK) || (__s32)(p->ack - peer->seq_next) <= 0);
+	return peer && in_window(p, peer) && (acks || (__s32)(p->ack - peer->seq_next) <= 0);
 }
 
 /* A FIN or RST. Returns 0 when it cannot be the sender's own and must change nothing. */
-static __always_inline int flow_closing(const struct packet *p, struct flow_entry *flow)
+static __always_inline int flow_closing(const struct packet *p, flow_entry_t *flow)
 {
-	struct flow_entry *peer = peer_of(&p->key, flow);
+	flow_entry_t *peer = peer_of(&p->key, flow);
 
 	if (!peer)
 		return 0;
@@ -121,13 +133,14 @@ static __always_inline int flow_closing(const struct packet *p, struct flow_entr
 	}
 	flow->state = XR_TCP_CLOSING;
 	peer->state = XR_TCP_CLOSING;
+	flow_leaves(forward_of(flow, peer));
 	return 1;
 }
 
 /* New data after the end: the FIN or RST was not the peers' own. The flow lives on. */
-static __always_inline void flow_revoke_closing(const struct packet *p, struct flow_entry *flow)
+static __always_inline void flow_revoke_closing(const struct packet *p, flow_entry_t *flow)
 {
-	struct flow_entry *peer = peer_of(&p->key, flow);
+	flow_entry_t *peer = peer_of(&p->key, flow);
 
 	if (!peer || !in_window(p, peer))
 		return;
@@ -135,11 +148,12 @@ static __always_inline void flow_revoke_closing(const struct packet *p, struct f
 	peer->state = XR_TCP_ESTABLISHED;
 	flow->flags &= ~(XR_FLOW_FIN | XR_FLOW_RST);
 	peer->flags &= ~(XR_FLOW_FIN | XR_FLOW_RST);
+	flow_returns(forward_of(flow, peer));
 	count(XR_COUNT_closing_revoked);
 }
 
 /* Follows sequence numbers. SYNs and RSTs carry none that this side is bound to. */
-static __always_inline void flow_track(const struct packet *p, struct flow_entry *flow)
+static __always_inline void flow_track(const struct packet *p, flow_entry_t *flow)
 {
 	__u32 end = p->seq + segment_length(p);
 	__u32 advance = end - flow->seq_next;
@@ -170,7 +184,7 @@ static __always_inline void flow_track(const struct packet *p, struct flow_entry
  * the coarse clock takes 14 ns of a packet's 60. It is late by one heartbeat, and stands
  * still while there is no daemon: whoever judges idleness has to know that.
  */
-static __always_inline void flow_account(const struct packet *p, struct flow_entry *flow,
+static __always_inline void flow_account(const struct packet *p, flow_entry_t *flow,
 					 const struct control *control)
 {
 	if (control && !(p->flags & TCP_SYN)) /* may be a guess: it keeps nothing alive */
@@ -180,19 +194,21 @@ static __always_inline void flow_account(const struct packet *p, struct flow_ent
 }
 
 static __always_inline int came_as_ever(struct xdp_md *ctx, const struct packet *p,
-					const struct flow_entry *flow)
+					const flow_entry_t *flow)
 {
 	return mac_equal(p->eth->h_source, flow->dmac) && flow->ifindex == ctx->ingress_ifindex;
 }
 
 static __always_inline void client_moves(struct xdp_md *ctx, const struct packet *p,
-					 struct flow_entry *flow, struct flow_entry *peer)
+					 flow_entry_t *flow, flow_entry_t *peer)
 {
 	mac_copy(flow->dmac, p->eth->h_source);
 	flow->ifindex = ctx->ingress_ifindex;
 	mac_copy(peer->dmac, p->eth->h_source);
 	mac_copy(peer->smac, p->eth->h_dest);
 	peer->ifindex = ctx->ingress_ifindex;
+	if (peer->flags & XR_FLOW_STAGE)
+		peer->vlan = vlan_to_client(ctx, backends_lookup(flow->backend));
 	count(XR_COUNT_client_moved);
 }
 
@@ -201,20 +217,20 @@ static __always_inline void client_moves(struct xdp_md *ctx, const struct packet
  * exchanged. Only a segment that comes exactly next says so: nobody guesses that number.
  */
 static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct packet *p,
-					       struct flow_entry *flow, __u32 expected_seq)
+					       flow_entry_t *flow, __u32 expected_seq)
 {
-	struct flow_entry *peer;
+	flow_entry_t *peer;
 
 	if (p->seq != expected_seq || came_as_ever(ctx, p, flow))
 		return;
-	peer = peer_of(&p->key, flow);
+	peer = is_one_sided(flow) ? flow : peer_of(&p->key, flow);
 	if (peer && p->ack - flow->ack <= flow->window)
 		client_moves(ctx, p, flow, peer);
 }
 
 /* The frame has been found to be for us, and to fit into what it leaves by. */
-static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p,
-					struct flow_entry *flow, const struct control *control)
+static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p, flow_entry_t *flow,
+					const struct control *control)
 {
 	struct rewrite to = {
 		.saddr = flow->new_saddr,
@@ -228,38 +244,43 @@ static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p,
 	__u32 expected_seq = flow->seq_next;
 
 	flow_account(p, flow, control);
-	flow_track(p, flow);
+	if (flow->flags & (XR_FLOW_ONE_SIDED | XR_FLOW_KILLED)) {
+		if (flow->flags & XR_FLOW_KILLED)
+			return go_to_stage(ctx, XR_STAGE_KILLED);
+		one_sided_track(p, flow);
+	} else {
+		flow_track(p, flow);
+	}
 	if (flow->direction == XR_DIR_FORWARD) {
 		flow_follow_client(ctx, p, flow, expected_seq);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
 	if (control && (control->flags & XR_CONTROL_NO_XMIT) && takes_no_frames(flow->ifindex))
 		return hand_to_kernel(ctx, p, &to, XR_IF_HANDOFF_REPLY);
-	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex);
+	return send_to_client(ctx, p, &to, flow->dmac, flow->smac, flow->ifindex,
+			      flow->flags & XR_FLOW_STAGE ? flow->vlan : XR_VLAN_KEEP);
 }
 
 /* The frame has been found to be for us. */
-static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p,
-				       struct flow_entry *flow)
+static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p, flow_entry_t *flow)
 {
 	struct control *control = control_lookup();
 
 	if (is_long(p, control))
-		return go_to_stage(ctx, XR_STAGE_LONG);
+		return go_to_stage(ctx, XR_STAGE_BOUND);
 	return flow_forward(ctx, p, flow, control);
 }
 
 /* The same for a packet that is longer than some interface takes. */
 static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p,
-					    struct flow_entry *flow)
+					    flow_entry_t *flow)
 {
 	struct backend *backend;
 	__u32 mtu;
 
 	if (flow->direction == XR_DIR_FORWARD) {
 		backend = backends_lookup(flow->backend);
-		mtu = unfit_mtu(ctx, p, backend ? backend->ifindex : 0,
-				handoff_to_backend(backend));
+		mtu = unfit_mtu_to(ctx, p, backend);
 	} else {
 		mtu = unfit_mtu(ctx, p, flow->ifindex, handoff_to_client(flow->ifindex));
 	}

@@ -42,7 +42,7 @@ static __always_inline int kernel_fragments(struct xdp_md *ctx, const struct pac
 	struct interface *ingress = interfaces_lookup(ctx->ingress_ifindex);
 
 	return ingress && (ingress->flags & capability) && ingress->mtu > mtu &&
-	       !(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT));
+	       may_be_fragmented(p);
 }
 
 /* The egress's MTU if the packet exceeds it and nobody fragments it, else 0. */
@@ -55,21 +55,38 @@ static __always_inline __u32 unfit_mtu(struct xdp_md *ctx, const struct packet *
 }
 
 /*
- * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it.
+ * The same for a packet to a backend. stage_send, which knows by how much it makes a packet
+ * longer, looks itself.
+ */
+static __always_inline __u32 unfit_mtu_to(struct xdp_md *ctx, const struct packet *p,
+					  const struct backend *backend)
+{
+	if (!backend || (backend->flags & XR_BACKEND_TUNNEL))
+		return 0;
+	return unfit_mtu(ctx, p, backend->ifindex, handoff_to_backend(backend));
+}
+
+/*
+ * Answers what does not fit by "fragmentation needed", if its sender forbade to fragment it, or
+ * did so itself: it goes by this MTU from then on, and nobody else cuts its fragments again.
  * Not if it is as long as this only because it was merged on its way in (GRO below a bridge
  * with generic XDP): where its own interface takes no longer packets than the egress, its sender
  * sends none either, and would be told an MTU that it keeps to.
  */
-static __always_inline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+static __always_inline int refuse_long(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 {
 	struct interface *ingress = interfaces_lookup(ctx->ingress_ifindex);
 
+	if ((may_be_fragmented(p) && !is_first_fragment(p)) || (ingress && ingress->mtu <= mtu))
+		return drop(XR_COUNT_too_big_dropped);
+	return answer_error(ctx, ICMP_TOO_BIG, ICMP_TOO_BIG_CODE, mtu - (mtu_taken(p) - p->ip_len));
+}
+
+static __always_inline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+{
 	if (p->ip->ttl <= 1) /* comes first (RFC 1812, 5.2.1.2) */
 		return answer_ttl_exceeded(ctx);
-	if (!(p->ip->frag_off & xr_htons(IP_DONT_FRAGMENT)) || (ingress && ingress->mtu <= mtu))
-		return drop(XR_COUNT_too_big_dropped);
-	return answer_error(ctx, ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED,
-			    mtu - (mtu_taken(p) - p->ip_len));
+	return refuse_long(ctx, p, mtu);
 }
 
 #endif

@@ -1,81 +1,45 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ethernet, up to two VLAN tags, IPv4 with options, TCP. Each step checks its own
- * bounds. Multi-byte header fields stay in network byte order; `struct packet` holds
- * host order except for its flow key.
+ * Ethernet, up to two VLAN tags, IP with options or extension headers, TCP, UDP. Each step
+ * checks its own bounds.
  *
- * Sources: RFC 791, RFC 9293, IEEE 802.1Q; uapi linux/if_ether.h, ip.h, tcp.h.
+ * Sources: RFC 768, RFC 9293, IEEE 802.1Q; uapi linux/if_ether.h, tcp.h, udp.h.
  */
 #ifndef XR_PARSE_H
 #define XR_PARSE_H
 
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/tcp.h>
+#include "csum.h"
 
-#define xr_htons(x) ((__be16)__builtin_bswap16((__u16)(x)))
-#define xr_ntohs(x) ((__u16)__builtin_bswap16((__u16)(x)))
-#define xr_htonl(x) ((__be32)__builtin_bswap32((__u32)(x)))
-#define xr_ntohl(x) ((__u32)__builtin_bswap32((__u32)(x)))
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "byte order helpers assume a little-endian target"
+#if XR_FAMILY == 6
+#include "ipv6.h"
+#define OTHER_ETHERTYPE ETH_P_IP
+#else
+#include "ipv4.h"
+#define OTHER_ETHERTYPE ETH_P_IPV6
 #endif
 
-#define IP_DONT_FRAGMENT 0x4000
-#define IP_MORE_FRAGMENTS 0x2000
-#define IP_FRAGMENT_OFFSET 0x1fff
+static __always_inline int is_vlan_tag(__be16 proto)
+{
+	return proto == xr_htons(ETH_P_8021Q) || proto == xr_htons(ETH_P_8021AD);
+}
 
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
+/* What is shorter than a frame's head with two tags, which no packet of ours is. */
+static __always_inline int parse_short(const struct ethhdr *eth, void *data_end)
+{
+	const struct vlan_tag *tag = (void *)(eth + 1);
+	__be16 proto;
 
-/* RFC 792; uapi linux/icmp.h drags in the C library. */
-#define ICMP_DEST_UNREACH 3
-#define ICMP_FRAG_NEEDED 4
-#define ICMP_TIME_EXCEEDED 11
-#define ICMP_PARAMETER_PROBLEM 12
-
-struct icmp_header {
-	__u8 type;
-	__u8 code;
-	__be16 checksum;
-	__be32 rest;
-};
-
-struct vlan_tag {
-	__be16 tci;
-	__be16 inner_proto;
-};
-
-enum parse_result {
-	PARSE_TCP = 0,
-	PARSE_ICMP,
-	PARSE_FRAGMENT_FIRST, /* ports are valid */
-	PARSE_FRAGMENT_LATER,
-	PARSE_NOT_IPV4,
-	PARSE_NOT_TCP,
-	PARSE_MALFORMED,
-};
-
-struct packet {
-	struct ethhdr *eth;
-	struct iphdr *ip;
-	struct tcphdr *tcp;
-	struct flow_key key; /* kind XR_KIND_NONE */
-	__u32 seq;
-	__u32 ack;
-	__u16 window;
-	__u16 ip_len;  /* IP total length: padding of the frame is not payload */
-	__u16 payload; /* TCP payload bytes */
-	__u32 frame_len;
-	__u8 flags; /* low byte of the TCP flags */
-	__u8 l3_off;
-};
-
-#define L3_OFF_MAX (sizeof(struct ethhdr) + XR_MAX_VLAN_TAGS * sizeof(struct vlan_tag))
+	if ((void *)tag > data_end)
+		return PARSE_MALFORMED;
+	proto = eth->h_proto;
+	if (is_vlan_tag(proto) && (void *)(tag + 1) <= data_end)
+		proto = tag->inner_proto;
+	if (proto == xr_htons(OTHER_ETHERTYPE))
+		return PARSE_OTHER_FAMILY;
+	if (proto == xr_htons(IP_ETHERTYPE) || is_vlan_tag(proto))
+		return PARSE_MALFORMED;
+	return PARSE_NOT_IP;
+}
 
 static __always_inline int parse_ethernet(void *data, void *data_end, struct packet *p)
 {
@@ -85,42 +49,102 @@ static __always_inline int parse_ethernet(void *data, void *data_end, struct pac
 	__u64 l3_off;
 	int i;
 
-	if (at > data_end)
-		return PARSE_MALFORMED;
+	/* One comparison, not one for each tag: so the verifier knows the same of the frame
+	 * however many it had. */
+	if (data + L3_OFF_MAX > data_end)
+		return parse_short(eth, data_end);
 	p->eth = eth;
 	proto = eth->h_proto;
 #pragma unroll
 	for (i = 0; i < XR_MAX_VLAN_TAGS; i++) {
 		struct vlan_tag *tag = at;
 
-		if (proto != xr_htons(ETH_P_8021Q) && proto != xr_htons(ETH_P_8021AD))
+		if (!is_vlan_tag(proto))
 			break;
 		at = tag + 1;
-		if (at > data_end)
-			return PARSE_MALFORMED;
 		proto = tag->inner_proto;
 	}
-	if (proto != xr_htons(ETH_P_IP))
-		return PARSE_NOT_IPV4;
+	if (proto != xr_htons(IP_ETHERTYPE))
+		return proto == xr_htons(OTHER_ETHERTYPE) ? PARSE_OTHER_FAMILY : PARSE_NOT_IP;
 	/* The same place by a distance that the verifier knows only roughly: so the rest of the
 	 * program looks the same after 0, 1 or 2 tags, and it is walked once, not three times. */
 	l3_off = at - data;
 	asm volatile("" : "+r"(l3_off));
 	if (l3_off > L3_OFF_MAX)
 		return PARSE_MALFORMED;
+	asm volatile("" : "+r"(l3_off)); /* what was compared, not what was spilled before: 6.1 */
 	p->l3_off = l3_off;
 	p->ip = data + l3_off;
 	return PARSE_TCP;
 }
 
-static __always_inline int parse_packet(struct xdp_md *ctx, struct packet *p)
+/* Ports are where they are in both protocols. */
+static __always_inline void key_of(struct packet *p, __u8 protocol)
+{
+	p->key.saddr = p->ip->saddr;
+	p->key.daddr = p->ip->daddr;
+	p->key.sport = p->udp->source;
+	p->key.dport = p->udp->dest;
+	p->key.proto = protocol;
+	p->key.kind = XR_KIND_NONE;
+	p->key.pad = 0;
+}
+
+/* A TCP header that is not all there: only in a first fragment there is sense in that. */
+static __always_inline int parse_part_of_tcp(void *data_end, struct packet *p, __u8 more)
+{
+	if (!more || (void *)(p->udp + 1) > data_end || p->l4_len < sizeof(*p->udp))
+		return PARSE_MALFORMED;
+	key_of(p, IPPROTO_TCP);
+	return PARSE_FRAGMENT_TINY;
+}
+
+static __always_inline int parse_tcp(void *data_end, struct packet *p, __u8 more)
+{
+	struct tcphdr *tcp = p->tcp;
+	__u32 header_len;
+
+	if ((void *)(tcp + 1) > data_end || p->l4_len < sizeof(*tcp))
+		return parse_part_of_tcp(data_end, p, more);
+	header_len = tcp->doff * 4;
+	if (header_len < sizeof(*tcp))
+		return PARSE_MALFORMED;
+	if (p->l4_len < header_len)
+		return parse_part_of_tcp(data_end, p, more);
+	key_of(p, IPPROTO_TCP);
+	p->seq = xr_ntohl(tcp->seq);
+	p->ack = xr_ntohl(tcp->ack_seq);
+	p->window = xr_ntohs(tcp->window);
+	p->payload = p->l4_len - header_len;
+	p->flags = ((__u8 *)tcp)[13];
+	return PARSE_TCP;
+}
+
+static __always_inline int parse_udp(void *data_end, struct packet *p, __u8 more)
+{
+	struct udphdr *udp = p->udp;
+	__u32 length;
+
+	if ((void *)(udp + 1) > data_end || p->l4_len < sizeof(*udp))
+		return PARSE_MALFORMED;
+	key_of(p, IPPROTO_UDP);
+	length = more ? p->l4_len : xr_ntohs(udp->len);
+	if (length < sizeof(*udp) || length > p->l4_len)
+		return PARSE_MALFORMED;
+	p->seq = 0;
+	p->ack = 0;
+	p->window = 0;
+	p->flags = 0;
+	p->payload = length - sizeof(*udp);
+	return PARSE_UDP;
+}
+
+static __always_inline int parse_whole(struct xdp_md *ctx, struct packet *p, __u8 *more)
 {
 	void *data = (void *)(long)ctx->data;
 	void *data_end = (void *)(long)ctx->data_end;
 	__u64 frame_len = data_end - data;
-	__u32 header_len, tcp_len;
-	struct tcphdr *tcp;
-	struct iphdr *ip;
+	__u8 protocol = 0;
 	int result;
 
 	/* Subtracted in 64 bits: clang would narrow it, and the verifier refuses pointer
@@ -130,65 +154,71 @@ static __always_inline int parse_packet(struct xdp_md *ctx, struct packet *p)
 	result = parse_ethernet(data, data_end, p);
 	if (result != PARSE_TCP)
 		return result;
-	ip = p->ip;
-	if ((void *)(ip + 1) > data_end)
-		return PARSE_MALFORMED;
-	header_len = ip->ihl * 4;
-	p->ip_len = xr_ntohs(ip->tot_len);
-	if (ip->version != 4 || header_len < sizeof(*ip) || p->ip_len < header_len ||
-	    p->l3_off + p->ip_len > p->frame_len)
-		return PARSE_MALFORMED;
-	if (ip->frag_off & xr_htons(IP_FRAGMENT_OFFSET))
-		return PARSE_FRAGMENT_LATER;
-	if (ip->protocol == IPPROTO_ICMP)
-		return PARSE_ICMP;
-	if (ip->protocol != IPPROTO_TCP)
-		return PARSE_NOT_TCP;
-
-	tcp = (void *)ip + header_len;
-	if ((void *)(tcp + 1) > data_end || p->ip_len < header_len + sizeof(*tcp))
-		return PARSE_MALFORMED;
-	tcp_len = tcp->doff * 4;
-	if (tcp_len < sizeof(*tcp))
-		return PARSE_MALFORMED;
-	p->tcp = tcp;
-	p->key.saddr = ip->saddr;
-	p->key.daddr = ip->daddr;
-	p->key.sport = tcp->source;
-	p->key.dport = tcp->dest;
-	p->key.proto = IPPROTO_TCP;
-	p->key.kind = XR_KIND_NONE;
-	p->key.pad = 0;
-	if (ip->frag_off & xr_htons(IP_MORE_FRAGMENTS))
-		return PARSE_FRAGMENT_FIRST; /* its options may lie in a later one */
-	if (p->ip_len < header_len + tcp_len)
-		return PARSE_MALFORMED;
-	p->seq = xr_ntohl(tcp->seq);
-	p->ack = xr_ntohl(tcp->ack_seq);
-	p->window = xr_ntohs(tcp->window);
-	p->payload = p->ip_len - header_len - tcp_len;
-	p->flags = ((__u8 *)tcp)[13];
-	return PARSE_TCP;
+	result = parse_ip(data_end, p, &protocol, more);
+	if (result != PARSE_WHOLE)
+		return result;
+	if (protocol == IPPROTO_TCP)
+		return parse_tcp(data_end, p, *more);
+	if (protocol == IPPROTO_UDP)
+		return parse_udp(data_end, p, *more);
+	return protocol == IP_ICMP && !*more ? PARSE_ICMP : PARSE_OTHER_PROTOCOL;
 }
 
-/* Sequence space that a segment takes: payload, SYN and FIN count (RFC 9293, 3.4). */
-static __always_inline __u32 segment_length(const struct packet *p)
+/*
+ * As a stage sees a packet. It gets first fragments of service traffic, too, and they are to it
+ * what their headers say; p->payload is what of the payload is in there.
+ */
+static __always_inline int parse_packet(struct xdp_md *ctx, struct packet *p)
 {
-	return p->payload + !!(p->flags & TCP_SYN) + !!(p->flags & TCP_FIN);
+	__u8 more = 0;
+
+	return parse_whole(ctx, p, &more);
 }
 
-static __always_inline int mac_equal(const __u8 *a, const __u8 *b)
+/* As the entry does, which leaves every fragment to stage_fragment. */
+static __always_inline int parse_entry(struct xdp_md *ctx, struct packet *p)
 {
-	return *(const __u16 *)a == *(const __u16 *)b &&
-	       *(const __u16 *)(a + 2) == *(const __u16 *)(b + 2) &&
-	       *(const __u16 *)(a + 4) == *(const __u16 *)(b + 4);
+	__u8 more = 0;
+	int result = parse_whole(ctx, p, &more);
+
+	if (more && (result == PARSE_TCP || result == PARSE_UDP || result == PARSE_FRAGMENT_TINY))
+		return PARSE_FRAGMENT_FIRST;
+	return result;
 }
 
-static __always_inline void mac_copy(__u8 *to, const __u8 *from)
+/* Is the result one of a whole packet with ports? */
+static __always_inline int has_ports(int result)
 {
-	*(__u16 *)to = *(const __u16 *)from;
-	*(__u16 *)(to + 2) = *(const __u16 *)(from + 2);
-	*(__u16 *)(to + 4) = *(const __u16 *)(from + 4);
+	return result == PARSE_TCP || result == PARSE_UDP;
+}
+
+#define L4_OFF_MAX 2047 /* Ethernet with tags, and IP with all that is walked */
+
+/*
+ * The same for either protocol, and the verifier does not know for which: so it walks the rest
+ * of the program once for both, as for the tags above. How much of the segment is there is
+ * forgotten with it, see tcp_is_there().
+ */
+static __always_inline int parse_either(struct xdp_md *ctx, struct packet *p)
+{
+	void *data = (void *)(long)ctx->data;
+	int result = parse_packet(ctx, p);
+	__u64 l4_off, zero;
+
+	if (!has_ports(result))
+		return result;
+	zero = unknown_zero(data);
+	l4_off = p->l4 - data;
+	if (l4_off > L4_OFF_MAX)
+		return PARSE_MALFORMED;
+	p->l4 = data + l4_off;
+	p->key.proto += zero;
+	return result + zero;
+}
+
+static __always_inline int tcp_is_there(struct xdp_md *ctx, const struct packet *p)
+{
+	return (void *)(p->tcp + 1) <= (void *)(long)ctx->data_end;
 }
 
 /*
@@ -208,7 +238,8 @@ static __always_inline __u8 parse_window_scale(struct xdp_md *ctx, const struct 
 	void *data_end = (void *)(long)ctx->data_end;
 	__u8 *options = (__u8 *)(p->tcp + 1);
 	__u32 length = p->tcp->doff * 4 - sizeof(struct tcphdr);
-	__u32 at = 0, next;
+	/* Any number, so that what is known of the first option is not known of the segment. */
+	__u32 at = unknown_zero(options) & 63, next;
 	int i;
 
 	for (i = 0; i < TCP_OPTIONS_MAX && at < length; i++) {

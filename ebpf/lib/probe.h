@@ -46,12 +46,26 @@ static __always_inline void halfsip_word(struct halfsip *s, __u32 word)
 	s->v0 ^= word;
 }
 
+/* The words of an address, as they lie. Gives how many bytes that were. */
+static __always_inline __u32 halfsip_addr(struct halfsip *s, addr_t addr)
+{
+#if XR_FAMILY == 6
+	halfsip_word(s, addr.word[0]);
+	halfsip_word(s, addr.word[1]);
+	halfsip_word(s, addr.word[2]);
+	halfsip_word(s, addr.word[3]);
+#else
+	halfsip_word(s, addr);
+#endif
+	return sizeof(addr);
+}
+
 /*
- * HalfSipHash-2-4 with 32 bits of output (Aumasson, Bernstein: SipHash) over the 12
- * bytes backend address, backend port, our port, our address, in network byte order.
+ * HalfSipHash-2-4 with 32 bits of output (Aumasson, Bernstein: SipHash) over backend address,
+ * backend port, our port, our address, in network byte order: 12 bytes, or 36 with IPv6.
  */
-static __always_inline __u32 probe_hash(const __u32 *key, __be32 backend_addr, __be16 backend_port,
-					__be16 our_port, __be32 our_addr)
+static __always_inline __u32 probe_hash(const __u32 *key, addr_t backend_addr, __be16 backend_port,
+					__be16 our_port, addr_t our_addr)
 {
 	struct halfsip s = {
 		.v0 = key[0],
@@ -59,13 +73,14 @@ static __always_inline __u32 probe_hash(const __u32 *key, __be32 backend_addr, _
 		.v2 = 0x6c796765U ^ key[0],
 		.v3 = 0x74656462U ^ key[1],
 	};
+	__u32 length = sizeof(__u32);
 	int i;
 
 	/* words are read little-endian from the bytes: on this target, as they lie */
-	halfsip_word(&s, backend_addr);
+	length += halfsip_addr(&s, backend_addr);
 	halfsip_word(&s, (__u32)backend_port | (__u32)our_port << 16);
-	halfsip_word(&s, our_addr);
-	halfsip_word(&s, 12U << 24); /* length, no tail bytes */
+	length += halfsip_addr(&s, our_addr);
+	halfsip_word(&s, length << 24); /* no tail bytes */
 	s.v2 ^= 0xff;
 #pragma unroll
 	for (i = 0; i < 4; i++)
@@ -81,8 +96,8 @@ static __always_inline int is_probe_port(const struct control *control, __be16 p
 }
 
 /* `seq` is the sequence number that an answer acknowledges. */
-static __always_inline int is_probe_seq(const struct control *control, __be32 backend_addr,
-					__be16 backend_port, __be16 our_port, __be32 our_addr,
+static __always_inline int is_probe_seq(const struct control *control, addr_t backend_addr,
+					__be16 backend_port, __be16 our_port, addr_t our_addr,
 					__u32 seq)
 {
 	__u32 hash = probe_hash(control->probe_key, backend_addr, backend_port, our_port, our_addr);

@@ -9,8 +9,7 @@
 #include "binding.h"
 #include "pressure.h"
 
-static __always_inline __u8 effective_wscale(const struct pending_flow *of,
-					     const struct pending_flow *other)
+static __always_inline __u8 effective_wscale(const pending_flow_t *of, const pending_flow_t *other)
 {
 	/* RFC 7323, 2.2: scaling is on only if both sides offered it */
 	if (of->wscale == XR_NO_WSCALE || other->wscale == XR_NO_WSCALE)
@@ -19,14 +18,13 @@ static __always_inline __u8 effective_wscale(const struct pending_flow *of,
 }
 
 /* A REPLY that lost its FORWARD may serve a later flow: both must say so. */
-static __always_inline int is_proven(const struct pending_flow *forward,
-				     const struct pending_flow *reply)
+static __always_inline int is_proven(const pending_flow_t *forward, const pending_flow_t *reply)
 {
 	return forward->flags & reply->flags & XR_PENDING_PROVEN;
 }
 
-static __always_inline void proven_begin(const struct packet *p, struct pending_flow *forward,
-					 struct pending_flow *reply)
+static __always_inline void proven_begin(const struct packet *p, pending_flow_t *forward,
+					 pending_flow_t *reply)
 {
 	forward->flags |= XR_PENDING_PROVEN;
 	reply->flags |= XR_PENDING_PROVEN;
@@ -38,8 +36,8 @@ static __always_inline void proven_begin(const struct packet *p, struct pending_
  * The backend knows an orphan's connection, so it is as good as proven, but for numbers of its
  * handshake: it has no place to move to, and what the backend says next finds its way.
  */
-static __always_inline void orphan_begin(const struct packet *p, struct pending_flow *forward,
-					 struct pending_flow *reply)
+static __always_inline void orphan_begin(const struct packet *p, pending_flow_t *forward,
+					 pending_flow_t *reply)
 {
 	forward->flags |= XR_PENDING_PROVEN;
 	reply->flags |= XR_PENDING_PROVEN;
@@ -49,15 +47,14 @@ static __always_inline void orphan_begin(const struct packet *p, struct pending_
 }
 
 /* FIN both ways, or a RST: an entry like that of any flow that came to nothing. */
-static __always_inline void proven_end(struct pending_flow *forward, struct pending_flow *reply)
+static __always_inline void proven_end(pending_flow_t *forward, pending_flow_t *reply)
 {
 	forward->flags = (forward->flags & ~XR_PENDING_PROVEN) | XR_PENDING_CLOSED;
 	reply->flags &= ~XR_PENDING_PROVEN;
 }
 
 /* Is the client's segment one that its backend would take? REPLY has what that one has. */
-static __always_inline int proven_in_window(const struct packet *p,
-					    const struct pending_flow *reply)
+static __always_inline int proven_in_window(const struct packet *p, const pending_flow_t *reply)
 {
 	return (__s32)(p->seq + segment_length(p) - reply->ack) >= 0 &&
 	       (__s32)(p->seq - reply->ack) <= (__s32)reply->window;
@@ -68,20 +65,22 @@ static __always_inline int proven_in_window(const struct packet *p,
  * begins with its numbers, so they must fit what the backend sent: one exactly, the other in
  * its window. Else a guess from outside could choose what a RST or FIN is checked against.
  */
-static __always_inline int proven_speaks(const struct packet *p, const struct pending_flow *reply,
+static __always_inline int proven_speaks(const struct packet *p, const pending_flow_t *reply,
 					 __u64 now_ns)
 {
 	if (!(reply->flags & XR_PENDING_SYNACK) ||
 	    (p->flags & (TCP_ACK | TCP_RST | TCP_SYN)) != TCP_ACK || !proven_in_window(p, reply))
 		return 0;
+	if (reply->reason == XR_REASON_STATELESS && p->ack != reply->seq)
+		return 0; /* its client has proven nothing yet: it must know the backend's number */
 	if (reply->seq - p->ack >= TCP_WINDOW_MAX || (p->seq != reply->ack && p->ack != reply->seq))
 		return 0;
 	return older_than(table_full_since(), TABLE_RETRY_NS, now_ns);
 }
 
 /* The client's segment stays without a place in the table: does it end the flow? */
-static __always_inline void proven_from_client(const struct packet *p, struct pending_flow *forward,
-					       struct pending_flow *reply)
+static __always_inline void proven_from_client(const struct packet *p, pending_flow_t *forward,
+					       pending_flow_t *reply)
 {
 	if (p->flags & TCP_RST) {
 		if (p->seq == reply->ack) /* exactly what the backend waits for, RFC 5961 */
@@ -95,8 +94,7 @@ static __always_inline void proven_from_client(const struct packet *p, struct pe
 
 /* A segment of the backend; one that came by another way than its own says nothing. */
 static __always_inline void proven_from_backend(struct xdp_md *ctx, const struct packet *p,
-						struct pending_flow *forward,
-						struct pending_flow *reply)
+						pending_flow_t *forward, pending_flow_t *reply)
 {
 	struct backend *backend = backends_lookup(reply->backend);
 	__u32 end = p->seq + segment_length(p);

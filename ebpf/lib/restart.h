@@ -17,19 +17,22 @@ static __always_inline int takes_syn(const struct packet *p, __u32 isn)
 	       p->ack - 1 - isn < XR_FRAME_LARGE;
 }
 
-static __always_inline void flow_note_syn(const struct packet *p, struct flow_entry *flow,
-					  __u8 wscale)
+static __always_inline void flow_note_syn(const struct packet *p, flow_entry_t *flow, __u8 wscale)
 {
-	struct flow_entry *peer = peer_of(&p->key, flow);
+	flow_entry_t *peer;
 
+	if (is_one_sided(flow)) {
+		flow->later_syn = p->seq; /* see one_sided_track() */
+		return;
+	}
+	peer = peer_of(&p->key, flow);
 	if (!peer)
 		return;
 	flow->later_syn = p->seq;
 	peer->later_syn = wscale;
 }
 
-static __always_inline void restart_entry(struct flow_entry *flow, __u32 isn, __u8 wscale,
-					  __u64 now_ns)
+static __always_inline void restart_entry(flow_entry_t *flow, __u32 isn, __u8 wscale, __u64 now_ns)
 {
 	flow->isn = isn;
 	flow->seq_next = isn + 1;
@@ -40,7 +43,7 @@ static __always_inline void restart_entry(struct flow_entry *flow, __u32 isn, __
 	flow->bytes = 0;
 	flow->last_seen_ns = now_ns;
 	flow->seen_ns = now_ns;
-	flow->established_ns = now_ns;
+	flow->established_us = 0;
 	flow->latency_ns = 0;
 	flow->fppl_ns = 0;
 	flow->synack_us = 0;
@@ -49,10 +52,10 @@ static __always_inline void restart_entry(struct flow_entry *flow, __u32 isn, __
 }
 
 /* A backend's segment with SYN on an established flow; `wscale` is its window scale. */
-static __always_inline void flow_restart(const struct packet *p, struct flow_entry *reply,
-					 __u8 wscale, __u64 now_ns)
+static __always_inline void flow_restart(const struct packet *p, flow_entry_t *reply, __u8 wscale,
+					 __u64 now_ns)
 {
-	struct flow_entry *forward = peer_of(&p->key, reply);
+	flow_entry_t *forward = peer_of(&p->key, reply);
 	__u32 scales;
 
 	if (!forward || p->ack == forward->isn + 1 || !forward->later_syn ||
@@ -66,6 +69,7 @@ static __always_inline void flow_restart(const struct packet *p, struct flow_ent
 	restart_entry(reply, p->seq, scales ? wscale : 0, now_ns);
 	reply->ack = p->ack;
 	reply->window = p->window;
+	flow_returns(forward);
 	count(XR_COUNT_flow_restarted);
 }
 
@@ -74,9 +78,9 @@ static __always_inline void flow_restart(const struct packet *p, struct flow_ent
  * same SYN, sent again, says where this one is. One that comes late, after data, says nothing.
  */
 static __always_inline void syn_follow_client(struct xdp_md *ctx, const struct packet *p,
-					      struct flow_entry *flow)
+					      flow_entry_t *flow)
 {
-	struct flow_entry *peer;
+	flow_entry_t *peer;
 
 	if ((__s32)(flow->seq_next - (p->seq + segment_length(p))) > 0 ||
 	    came_as_ever(ctx, p, flow))
@@ -86,7 +90,7 @@ static __always_inline void syn_follow_client(struct xdp_md *ctx, const struct p
 		client_moves(ctx, p, flow, peer);
 }
 
-static __always_inline void pending_note_syn(const struct packet *p, struct pending_flow *forward,
+static __always_inline void pending_note_syn(const struct packet *p, pending_flow_t *forward,
 					     __u8 wscale)
 {
 	forward->seq = p->seq;
@@ -94,19 +98,19 @@ static __always_inline void pending_note_syn(const struct packet *p, struct pend
 }
 
 /* The same for a pending flow: it goes on as that of the later SYN, promoted by its ACK. */
-static __always_inline int pending_restart(const struct packet *p, struct pending_flow *forward,
-					   struct pending_flow *reply, __u64 now_ns)
+static __always_inline int pending_restart(const struct packet *p, pending_flow_t *forward,
+					   pending_flow_t *reply, __u64 now_ns)
 {
 	if (!forward->seq || !takes_syn(p, forward->seq))
 		return 0;
 	forward->isn = forward->seq;
 	forward->syn_data = p->ack - 1 - forward->seq;
 	forward->wscale = forward->ack;
-	forward->flags = 0;
+	forward->flags &= XR_PENDING_FULLNAT;
 	forward->seen_ns = now_ns;
 	forward->last_seen_ns = now_ns;
 	forward->seq = 0;
-	reply->flags = 0;
+	reply->flags &= XR_PENDING_FULLNAT;
 	reply->seen_ns = now_ns;
 	count(XR_COUNT_flow_restarted);
 	return 1;

@@ -6,43 +6,60 @@
 #include "csum.h"
 #include "parse.h"
 #include "stats.h"
+#include "vlan.h"
 
 /* The tuple after rewriting and what it adds to the sums. */
 struct rewrite {
-	__be32 saddr;
-	__be32 daddr;
+	addr_t saddr;
+	addr_t daddr;
 	__be16 sport;
 	__be16 dport;
 	__u16 l3_delta;
 	__u16 l4_delta;
+	__u8 udp; /* a constant wherever it is set: each program has the one or the other */
+	__u8 later_fragment; /* has no ports; a constant as well */
 };
 
-static __always_inline void rewrite_ends(struct packet *p, const struct rewrite *to)
+/* 0 is none, and stays none; a sum that comes out as 0 is sent as its other form (RFC 768). */
+static __always_inline void udp_csum_apply(struct udphdr *udp, __u16 delta)
 {
-	p->ip->saddr = to->saddr;
-	p->ip->daddr = to->daddr;
-	p->tcp->source = to->sport;
-	p->tcp->dest = to->dport;
-	p->tcp->check = csum_apply(p->tcp->check, to->l4_delta);
+	__u16 check = udp->check;
+
+	if (!check)
+		return;
+	check = csum_apply(check, delta);
+	udp->check = check ? check : 0xffff;
+}
+
+static __always_inline void rewrite_ports(struct packet *p, const struct rewrite *to)
+{
+	if (to->later_fragment)
+		return;
+	p->udp->source = to->sport; /* where TCP has them, too */
+	p->udp->dest = to->dport;
+	if (to->udp)
+		udp_csum_apply(p->udp, to->l4_delta);
+	else
+		p->tcp->check = csum_apply(p->tcp->check, to->l4_delta);
 }
 
 static __always_inline void rewrite_packet(struct packet *p, const struct rewrite *to)
 {
-	rewrite_ends(p, to);
-	p->ip->ttl--;
-	p->ip->check = csum_apply(p->ip->check, (__u32)to->l3_delta + CSUM_DELTA_TTL);
+	rewrite_ports(p, to);
+	ip_readdress_lower_ttl(p->ip, to->saddr, to->daddr, to->l3_delta);
 }
 
-static __always_inline void rewrite_from_pending(const struct flow_key *key,
-						 const struct pending_flow *pending,
-						 struct rewrite *to)
+static __always_inline void rewrite_from_pending(const flow_key_t *key,
+						 const pending_flow_t *pending, struct rewrite *to)
 {
 	to->saddr = pending->new_saddr;
 	to->daddr = pending->new_daddr;
 	to->sport = pending->new_sport;
 	to->dport = pending->new_dport;
-	to->l3_delta = csum_delta_l3(key, to->saddr, to->daddr);
+	to->l3_delta = csum_delta_addrs(key, to->saddr, to->daddr);
 	to->l4_delta = csum_delta_l4(key, to->l3_delta, to->sport, to->dport);
+	to->udp = 0;
+	to->later_fragment = 0;
 }
 
 /* Goes on in a stage; comes back only if the stage is not there. */
@@ -55,7 +72,7 @@ static __always_inline int go_to_stage(struct xdp_md *ctx, __u32 stage)
 /* Has stage_icmp_error answer the packet, which is still as it came in. */
 static __always_inline int answer_error(struct xdp_md *ctx, __u8 type, __u8 code, __u16 mtu)
 {
-	struct scratch *scratch = scratch_lookup();
+	struct scratch *scratch = scratch_lookup(ctx);
 
 	if (!scratch)
 		return XDP_DROP;
@@ -69,6 +86,13 @@ static __always_inline int answer_ttl_exceeded(struct xdp_md *ctx)
 {
 	count(XR_COUNT_ttl_exceeded);
 	return answer_error(ctx, ICMP_TIME_EXCEEDED, 0, 0);
+}
+
+/* Nobody can take the datagram, `counter` says why: as a closed port would say it. */
+static __always_inline int answer_unreachable(struct xdp_md *ctx, __u32 counter)
+{
+	count(counter);
+	return answer_error(ctx, ICMP_DEST_UNREACH, ICMP_PORT_UNREACH, 0);
 }
 
 /*
@@ -121,7 +145,7 @@ static __always_inline __u32 handoff_to_client(__u32 ifindex)
 
 /*
  * Leaves the rewritten packet to the kernel, which forwards it, if it is known to (capability,
- * an XR_IF_HANDOFF_ flag of the ingress); else drops it: never rewritten and lost. The kernel
+ * XR_IF_HANDOFF_ flags of the ingress); else drops it: never rewritten and lost. The kernel
  * lowers the TTL itself. A tagged frame is another interface's to the kernel, of which nothing
  * is known.
  */
@@ -133,10 +157,11 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, struct packet *p,
 
 	if (p->ip->ttl <= 1)
 		return answer_ttl_exceeded(ctx);
-	if (!interface || !(interface->flags & capability) || p->l3_off != sizeof(struct ethhdr))
+	if (!interface || (interface->flags & capability) != capability ||
+	    p->l3_off != sizeof(struct ethhdr))
 		return drop(XR_COUNT_no_path);
-	rewrite_ends(p, to);
-	p->ip->check = csum_apply(p->ip->check, to->l3_delta);
+	rewrite_ports(p, to);
+	ip_readdress(p->ip, to->saddr, to->daddr, to->l3_delta);
 	mac_copy(p->eth->h_dest, interface->mac); /* or a virtual one, which the kernel refuses */
 	meta = reinject_meta_of(ctx);
 	if (meta) {
@@ -155,7 +180,7 @@ static __always_inline int bounce_by_kernel(struct xdp_md *ctx, const struct int
 	struct ethhdr *eth = (void *)(long)ctx->data;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end ||
-	    !(interface->flags & XR_IF_HANDOFF_REPLY) || eth->h_proto != xr_htons(ETH_P_IP))
+	    !(interface->flags & XR_IF_HANDOFF_REPLY) || eth->h_proto != xr_htons(IP_ETHERTYPE))
 		return drop(XR_COUNT_no_path);
 	mac_copy(eth->h_dest, interface->mac);
 	return pass(XR_COUNT_handed_to_kernel);
@@ -176,32 +201,7 @@ static __always_inline int bounce(struct xdp_md *ctx)
 	return redirect(ctx, ifindex);
 }
 
-/* TTL and TCP protocol word of the headers that we make. */
-#define OWN_TTL 64
-#define RST_LENGTH (sizeof(struct iphdr) + sizeof(struct tcphdr))
-
-/* The IPv4 header of a packet of ours, without options. */
-static __always_inline void own_ip_header(struct iphdr *ip, __u16 length, __u8 protocol, __u8 tos,
-					  __be32 saddr, __be32 daddr)
-{
-	__u32 sum = 0;
-	int i;
-
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 4;
-	ip->ihl = sizeof(*ip) / 4;
-	ip->tos = tos;
-	ip->tot_len = xr_htons(length);
-	ip->frag_off = xr_htons(IP_DONT_FRAGMENT);
-	ip->ttl = OWN_TTL;
-	ip->protocol = protocol;
-	ip->saddr = saddr;
-	ip->daddr = daddr;
-#pragma unroll
-	for (i = 0; i < (int)sizeof(*ip) / 2; i++)
-		sum += ((__u16 *)ip)[i];
-	ip->check = ~csum_fold(sum);
-}
+#define RST_LENGTH (sizeof(ip_header_t) + sizeof(struct tcphdr))
 
 /*
  * Turns the segment into the RST that answers it (RFC 9293, 3.5.2) and sends it back:
@@ -213,13 +213,13 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 {
 	__u32 length = p->frame_len;
 	__u32 l3_off = p->l3_off;
-	struct flow_key key = p->key;
+	flow_key_t key = p->key;
 	__u32 seq = 0, ack = 0;
 	__u8 flags = TCP_RST;
 	__u8 mac[ETH_ALEN];
 	struct ethhdr *eth;
 	struct tcphdr *tcp;
-	struct iphdr *ip;
+	ip_header_t *ip;
 	void *data, *data_end;
 	__u32 sum;
 	int i;
@@ -259,13 +259,38 @@ static __always_inline int answer_rst(struct xdp_md *ctx, const struct packet *p
 	tcp->ack_seq = xr_htonl(ack);
 	tcp->doff = sizeof(*tcp) / 4;
 	((__u8 *)tcp)[13] = flags;
-	sum = csum_add32(csum_add32(0, key.saddr), key.daddr);
-	sum += xr_htons(IPPROTO_TCP) + xr_htons(sizeof(*tcp));
+	sum = pseudo_sum(key.daddr, key.saddr, IPPROTO_TCP, sizeof(*tcp));
 #pragma unroll
 	for (i = 0; i < (int)sizeof(*tcp) / 2; i++)
 		sum += ((__u16 *)tcp)[i];
 	tcp->check = ~csum_fold(sum);
 	return bounce(ctx);
+}
+
+/* Has stage_send send the packet to a backend; it is rewritten, but for its MACs. */
+static __always_inline int go_to_send(struct xdp_md *ctx, __u32 backend_id)
+{
+	struct scratch *scratch = scratch_lookup(ctx);
+
+	if (!scratch)
+		return XDP_DROP;
+	scratch->send.backend = backend_id;
+	return go_to_stage(ctx, XR_STAGE_SEND);
+}
+
+/* The same towards a client, whose frames have another tag than the backend's. */
+static __always_inline int go_to_send_client(struct xdp_md *ctx, const __u8 *dmac, const __u8 *smac,
+					     __u32 ifindex, __u16 vlan)
+{
+	struct scratch *scratch = scratch_lookup(ctx);
+
+	if (!scratch)
+		return XDP_DROP;
+	scratch->send.ifindex = ifindex;
+	mac_copy(scratch->send.dmac, dmac);
+	mac_copy(scratch->send.smac, smac);
+	scratch->send.vlan = vlan;
+	return go_to_send(ctx, XR_NO_BACKEND);
 }
 
 /* Sends a rewritten packet to a backend over its resolved path. */
@@ -276,26 +301,36 @@ static __always_inline int send_to_backend(struct xdp_md *ctx, struct packet *p,
 
 	if (!backend)
 		return drop(XR_COUNT_no_path);
-	if (backend->flags & XR_BACKEND_KERNEL)
-		return hand_to_kernel(ctx, p, to, XR_IF_HANDOFF_FORWARD);
+	if (backend->flags & (XR_BACKEND_KERNEL | XR_BACKEND_DEAD)) {
+		if (backend->flags & XR_BACKEND_DEAD)
+			return go_to_stage(ctx, XR_STAGE_KILLED);
+		return hand_to_kernel(ctx, p, to,
+				      addr_equal(to->saddr, p->key.saddr)
+					      ? XR_IF_HANDOFF_FORWARD
+					      : XR_IF_HANDOFF_FORWARD | XR_IF_HANDOFF_REPLY);
+	}
 	if (!backend->ifindex)
 		return drop(XR_COUNT_no_path);
 	if (p->ip->ttl <= 1)
 		return answer_ttl_exceeded(ctx);
 	rewrite_packet(p, to);
+	if (backend->flags & XR_BACKEND_STAGE)
+		return go_to_send(ctx, backend_id);
 	mac_copy(p->eth->h_dest, backend->dmac);
 	mac_copy(p->eth->h_source, backend->smac);
 	return redirect(ctx, backend->ifindex);
 }
 
-/* Sends a rewritten packet towards the client, the way its first packet came. */
+/* Sends a rewritten packet towards the client, the way its first packet came; `vlan`: XR_VLAN_. */
 static __always_inline int send_to_client(struct xdp_md *ctx, struct packet *p,
 					  const struct rewrite *to, const __u8 *dmac,
-					  const __u8 *smac, __u32 ifindex)
+					  const __u8 *smac, __u32 ifindex, __u16 vlan)
 {
 	if (p->ip->ttl <= 1)
 		return answer_ttl_exceeded(ctx);
 	rewrite_packet(p, to);
+	if (vlan)
+		return go_to_send_client(ctx, dmac, smac, ifindex, vlan);
 	mac_copy(p->eth->h_dest, dmac);
 	mac_copy(p->eth->h_source, smac);
 	return bpf_redirect(ifindex, 0);

@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, real_loader, trivial_program
+from tests.support.bpf_programs import SMALL, IdleLoader, real_loader, trivial_program
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters import xdp_link
@@ -20,7 +21,7 @@ from xdp_router.adapters.adoption import find_former, open_former
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane, InstanceExists
 from xdp_router.adapters.host import link_info
-from xdp_router.adapters.map_specs import MAP_SPECS, STAGE_PROGRAMS, Sizes
+from xdp_router.adapters.map_specs import MAP_SPECS, Sizes, stage_slots
 from xdp_router.adapters.pins import (
     InstanceRef,
     PinError,
@@ -39,9 +40,11 @@ pytest_plugins = ("tests.support.netns",)
 CONFIG = config_from_flags([("198.18.100.1:80", ["198.19.0.1:80", "198.19.0.2:80"])])
 
 
-def leave_behind(pins: Path, *interfaces: str, attach: bool = False) -> InstanceRef:
+def leave_behind(
+    pins: Path, *interfaces: str, attach: bool = False, sizes: Sizes = SMALL
+) -> InstanceRef:
     """What a daemon that is gone has left, with one configuration written."""
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(pins, interfaces))
+    plane = DataPlane.create(IdleLoader(), sizes, instance_dir(pins, interfaces))
     state = KernelState(plane, CONFIG)
     state.write_all()
     state.open_services()
@@ -84,7 +87,8 @@ def test_a_successor_has_the_maps_the_attachments_and_its_own_program(
         assert (info.id, info.prog_id) == (link_id, bpf.prog_info(again.plane.entry).id)
         assert link_info("eth0").xdp_prog_id == info.prog_id
         stages = bpf.BpfMap(again.plane.maps["stages"])
-        assert all(stages.read(i.to_bytes(4, "little")) for i in range(len(STAGE_PROGRAMS)))
+        for slot in stage_slots(4):
+            assert stages.read(slot.to_bytes(4, "little"))
         assert os.listdir(found.path.parent) == [found.path.name]
         again.close()
         list(detach_interfaces(["eth0"], bpffs))
@@ -102,7 +106,7 @@ def test_cut_short_between_update_and_exchange(bpffs: Path) -> None:
         for end in ("attach", "detach"):
             found = leave_behind(bpffs, "eth0", attach=True)
             former = open_former(found)
-            plane = DataPlane.succeed(real_loader("object"), former.plane)
+            plane = DataPlane.succeed(IdleLoader(), former.plane)
             links = {name: link.fd for name, link in former.links.items()}
             aside = plane._pin_aside(found.path.parent, links)
             aside = aside.rename(aside.with_name(":new-4194305-1"))  # nobody's process id
@@ -115,7 +119,7 @@ def test_cut_short_between_update_and_exchange(bpffs: Path) -> None:
             assert [each.path for each in find_instances(bpffs)] == [found.path]
             if end == "attach":
                 former = open_former(found)
-                plane = DataPlane.succeed(real_loader("object"), former.plane)
+                plane = DataPlane.succeed(IdleLoader(), former.plane)
                 plane.take_over(former.plane, {n: each.fd for n, each in former.links.items()})
                 former.close()
                 plane.close()
@@ -133,7 +137,7 @@ def test_a_takeover_that_fails_is_undone(bpffs: Path) -> None:
         found = leave_behind(bpffs, "eth0", attach=True)
         before = link_info("eth0").xdp_prog_id
         former = open_former(found)
-        plane = DataPlane.succeed(real_loader("object"), former.plane)
+        plane = DataPlane.succeed(IdleLoader(), former.plane)
         former.plane.pin_dir = found.path.with_name("elsewhere")
         with pytest.raises(PinError, match=r"elsewhere: cannot be exchanged.*detach"):
             plane.take_over(former.plane, {name: link.fd for name, link in former.links.items()})
@@ -241,7 +245,7 @@ def test_numbers_follow_the_maps(bpffs: Path) -> None:
     kept, gone = maps.backends.read(1), maps.backends.read(0)
     assert kept is not None
     assert gone is not None
-    assert kept.flags == abi.BACKEND_DRAINING
+    assert kept.flags == 0, "it is not up, and whether it drains was an operator's word"
     assert gone.port == 0
     control = maps.control.read()
     assert control.heartbeat_ns == state.former.heartbeat_ns, "nobody answers yet"
@@ -249,10 +253,54 @@ def test_numbers_follow_the_maps(bpffs: Path) -> None:
     former.close()
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_ipv6_flows_of_an_ipv4_tunnel_are_seen(bpffs: Path, family: int) -> None:
+    """A removed IPv6 service's ipip backends may be of IPv4; the flows' table tells."""
+    former = open_former(leave_behind(bpffs, "eth0"))
+    size, at = (16, 56) if family == 4 else (40, 80)
+    tables = Maps(former.plane.maps).by_family[family]
+    value = (bytes(at) + (1).to_bytes(4, "little")).ljust(at + 72, b"\0")
+    assert tables.flows.insert_noexist(bytes(size), value) == 0
+    _, retired = former.renumber(config_from_flags([("198.18.100.1:80", ["198.19.0.3:80"])]))
+    assert [each.id for each in retired] == [1]
+    assert former.has_ipv6_flows is (family == 6)
+    former.close()
+
+
 def test_tables_keep_their_size(bpffs: Path) -> None:
     """What differs from the configuration is told, with both sizes."""
     former = open_former(leave_behind(bpffs, "eth0"))
-    wanted = Sizes(max_flows=7, pending=SMALL.pending, ring_bytes=SMALL.ring_bytes)
+    wanted = replace(SMALL, max_flows=7)
     assert former.resized(wanted) == {"flow_table": (2 * SMALL.max_flows, 14)}
     assert former.resized(SMALL) == {}
+    former.close()
+
+
+def test_every_table_that_keeps_another_size_is_told(bpffs: Path) -> None:
+    """Those of IPv6, too; what goes by the number of services has room, or is refused."""
+    small = replace(SMALL, ipv6=True)
+    former = open_former(leave_behind(bpffs, "eth0", sizes=small))
+    told: dict[tuple[str, ...], Sizes] = {
+        ("flow_table", "flow_table6"): replace(small, max_flows=7),
+        ("pending_flows", "pending_flows6"): replace(small, pending=7),
+        ("flood_flows", "flood_flows6"): replace(small, flood=7),
+        ("fragments",): replace(small, fragments=7),
+        ("quic_ids",): replace(small, connection_ids=7),
+        ("affinity",): replace(small, affinities=7),
+        ("source_rules",): replace(small, source_rules=7),
+        ("prefix_tokens",): replace(small, prefixes=7),
+        ("first_packet_events",): replace(small, ring_bytes=4096),
+        (): replace(small, services=100, backends=500, interfaces=40, left_out=7),
+    }
+    found = {tables: set(former.resized(wanted)) for tables, wanted in told.items()}
+    without = set(former.resized(SMALL))
+    former.close()
+    assert found == {tables: set(tables) for tables in told}
+    assert not without
+
+
+def test_tables_of_ipv6_that_come_are_no_news(bpffs: Path) -> None:
+    """They are made anew, as large as they should be."""
+    former = open_former(leave_behind(bpffs, "eth0"))
+    assert former.resized(replace(SMALL, ipv6=True)) == {}
     former.close()

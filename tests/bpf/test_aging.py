@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import struct
 import time
@@ -19,9 +20,9 @@ from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import FlowTable, PendingFlows
 from xdp_router.core import abi
 from xdp_router.core.events import FlowClosed
-from xdp_router.core.model import Mode, Reason
-from xdp_router.daemon.aging import BATCH, REMOVALS, STEP_NS, Ager
-from xdp_router.daemon.retirement import Retirement
+from xdp_router.core.model import Endpoint, Mode, Reason
+from xdp_router.daemon.aging import BATCH, NAT_REST_NS, REMOVALS, STEP_NS, Ager
+from xdp_router.daemon.retirement import AT_ONCE, SWEEPS, Retirement
 
 S = 1_000_000_000
 NOW = 10_000 * S
@@ -167,6 +168,54 @@ def test_pending_entries_go_each_by_itself(router: SmallRouter) -> None:
         kept.append(entry[0])
     sweep(router)
     assert [raw for raw in kept if pending.read(raw) is not None] == kept[1:]
+
+
+RESTED = NOW - NAT_REST_NS - 1
+SOURCE = Endpoint(0xC6120101, 20_000)
+
+
+def test_a_closed_flow_of_fullnat_keeps_its_port_for_a_minute(router: SmallRouter) -> None:
+    """Its entries stay for longer than another flow's; a live one's end as any."""
+    kept: list[bytes] = []
+    gone: list[bytes] = []
+    for port, seen_ns, state, flags in (
+        (1, LINGERED, CLOSING, abi.FLOW_FULLNAT),
+        (2, RESTED + 1, CLOSING, abi.FLOW_FULLNAT | abi.FLOW_FIN),
+        (3, IDLE + 1, abi.TcpState.ESTABLISHED, abi.FLOW_FULLNAT),
+        (4, RESTED, CLOSING, abi.FLOW_FULLNAT),
+        (5, IDLE, abi.TcpState.ESTABLISHED, abi.FLOW_FULLNAT),
+        (6, LINGERED, CLOSING, 0),
+    ):
+        entries = flow_entries(port, seen_ns, state=state)
+        put_flow(router.maps, {key: replace(v, flags=flags) for key, v in entries.items()})
+        (kept if port <= 3 else gone).extend(entries)
+    sweep(router)
+    assert left(router) == set(kept)
+
+
+def test_a_pending_port_of_fullnat_rests(router: SmallRouter) -> None:
+    """For a minute; but one that an established flow has needs no pending entries."""
+    pending = router.maps.pending_flows
+    backend = BACKENDS[0]
+    keys: dict[int, list[bytes]] = {}
+    for port, seen_ns in ((1, PENDED), (2, RESTED + 1), (3, RESTED), (4, PENDED)):
+        packet = replace(first(port, seen_ns), frame=bytes(14))
+        source = replace(SOURCE, port=20_000 + port)
+        for entry in (
+            abi.pack_reply_pending(packet, backend, Mode.RACE, Reason.NONE, source),
+            abi.pack_forward_pending(packet, backend, Mode.RACE, Reason.NONE, 0, source),
+        ):
+            assert pending.insert_noexist(*entry) == 0
+            keys.setdefault(port, []).append(entry[0])
+    reply_4, forward_4 = keys[4]
+    value = next(iter(flow_entries(4, NOW).values()))
+    for key_4 in (reply_4, forward_4):
+        raw = abi.pack_flow_entry(value)
+        assert router.maps.flow_table.insert_noexist(abi.without_kind(key_4), raw) == 0
+    sweep(router)
+    there = {port for port, both in keys.items() if any(pending.read(each) for each in both)}
+    assert there == {1, 2}
+    assert all(pending.read(each) for port in (1, 2) for each in keys[port])
 
 
 def test_a_successors_tables_are_left_alone(router: SmallRouter) -> None:
@@ -401,3 +450,36 @@ def test_a_sweep_tells_which_retired_backends_have_flows(router: SmallRouter) ->
     assert not gone
     asyncio.run(ager.sweep())
     assert gone == [BACKENDS[0]]
+
+
+def test_retired_backends_that_are_over_together_do_not_hold_the_loop(
+    router: SmallRouter,
+) -> None:
+    """The heart beats between them."""
+    gone: list[int] = []
+    many = [replace(BACKENDS[0], id=number) for number in range(40 * AT_ONCE)]
+    retirement = Retirement(many, lambda each: gone.append(each.id))
+    ager = Ager(
+        router.maps.flow_table,
+        router.maps.pending_flows,
+        SETTINGS,
+        lambda _event: None,
+        lambda: NOW,
+        retirement=retirement,
+    )
+    steps: list[int] = []
+
+    async def beat() -> None:
+        while True:
+            steps.append(len(gone))
+            await asyncio.sleep(0)
+
+    async def sweeps() -> None:
+        beats = asyncio.create_task(beat())
+        for _ in range(SWEEPS):
+            await ager.sweep()
+        beats.cancel()
+
+    asyncio.run(sweeps())
+    assert len(gone) == len(many)
+    assert max(b - a for a, b in itertools.pairwise([*steps, len(gone)])) <= AT_ONCE

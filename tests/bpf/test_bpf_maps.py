@@ -64,9 +64,11 @@ def test_services(maps: Maps) -> None:
 
 
 def test_service_key_is_as_on_the_wire(maps: Maps, fds: dict[str, int]) -> None:
-    """Address and port are in network order in the kernel's key."""
+    """The mapped address and the port are in network order in the kernel's key."""
     maps.services.write(WEB, SERVICE)
-    assert list(bpf.BpfMap(fds["services"]).each_key()) == [bytes([198, 18, 100, 1, 0, 80, 6, 0])]
+    assert list(bpf.BpfMap(fds["services"]).each_key()) == [
+        bytes([*[0] * 10, 0xFF, 0xFF, 198, 18, 100, 1, 0, 80, 6, 0])
+    ]
 
 
 def test_backends(maps: Maps) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bpf_programs import LOADERS, SMALL, real_loader, trivial_program
+from tests.support.bpf_programs import LOADERS, SMALL, IdleLoader, real_loader, trivial_program
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import Control
@@ -28,6 +29,8 @@ from xdp_router.adapters.map_specs import (
     DeclaredMap,
     ProgramMismatch,
     Sizes,
+    program_name,
+    stage_slots,
 )
 from xdp_router.adapters.pins import (
     NoBpfFs,
@@ -42,6 +45,7 @@ from xdp_router.core import abi
 pytest_plugins = ("tests.support.netns",)
 
 PROGRAMS = {ENTRY_PROGRAM, *STAGE_PROGRAMS}
+PROGRAMS6 = {program_name(name, 6) for name in PROGRAMS}
 
 
 class _Broken:
@@ -49,7 +53,7 @@ class _Broken:
 
     name = "broken"
 
-    def open(self) -> _Broken:
+    def open(self, family: int = 4) -> _Broken:
         return self
 
     @property
@@ -67,22 +71,33 @@ def _open_fds() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-def test_create_makes_every_map_and_program(loader: str) -> None:
-    """Kinds and sizes are those of the table; every stage's slot holds its program."""
+@pytest.mark.parametrize(
+    ("loader", "ipv6"),
+    [("object", False), ("object", True), ("bcc", True)],
+    ids=("object-ipv4", "object-both", "bcc-both"),
+)
+def test_create_makes_every_map_and_program(loader: str, ipv6: bool) -> None:
+    """Kinds and sizes are those of the table; every stage's slot holds its program.
+
+    Those of IPv6 are there if some service is of it.
+    """
     require_root()
-    plane = DataPlane.create(real_loader(loader), SMALL, None)
+    sizes = dataclasses.replace(SMALL, ipv6=ipv6)
+    plane = DataPlane.create(real_loader(loader), sizes, None)
     assert plane.loader == loader
-    assert set(plane.programs) == PROGRAMS
+    assert set(plane.programs) == PROGRAMS | (PROGRAMS6 if ipv6 else set())
     for spec in MAP_SPECS:
         info = bpf.map_info(plane.maps[spec.name])
         assert (info.name, info.type) == (spec.name[:15], spec.type)
-        assert info.max_entries == spec.entries(SMALL)
+        assert info.max_entries == spec.entries(sizes)
         assert info.key_size == spec.key_size
         assert spec.value_size in (None, info.value_size)
     stages = bpf.BpfMap(plane.maps["stages"])
-    for index, name in enumerate(STAGE_PROGRAMS):
+    for index, name in (stage_slots(4) | stage_slots(6)).items():
         held = stages.read(index.to_bytes(4, "little"))
+        if name not in plane.programs:
+            assert held is None
+            continue
         assert held is not None
         assert int.from_bytes(held, "little") == bpf.prog_info(plane.programs[name]).id
     plane.close()
@@ -101,7 +116,8 @@ def test_pinned_data_plane_outlives_its_creator(loader: str, bpffs: Path) -> Non
     assert {name: bpf.map_info(fd).id for name, fd in opened.maps.items()} == ids
     assert {name: bpf.prog_info(fd).id for name, fd in opened.programs.items()} == programs
     stages = bpf.BpfMap(opened.maps["stages"])
-    assert all(stages.read(i.to_bytes(4, "little")) for i in range(len(STAGE_PROGRAMS)))
+    for slot, name in stage_slots(4).items():
+        assert (stages.read(slot.to_bytes(4, "little")) is not None) is (name in PROGRAMS)
     opened.unpin()
     opened.unpin()
     opened.close()
@@ -113,7 +129,7 @@ def test_pinned_data_plane_outlives_its_creator(loader: str, bpffs: Path) -> Non
 def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -> None:
     """An ordinary directory is refused with the command; a bpffs is taken, also below it."""
     with pytest.raises(NoBpfFs, match=f"mount -t bpf bpf {tmp_path}"):
-        DataPlane.create(real_loader("object"), SMALL, instance_dir(tmp_path, ["eth0"]))
+        DataPlane.create(IdleLoader(), SMALL, instance_dir(tmp_path, ["eth0"]))
     assert list(tmp_path.iterdir()) == []
     require_bpffs(bpffs / "some" / "where")
 
@@ -128,7 +144,7 @@ def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -
 )
 def test_an_interface_has_one_data_plane(beat_ago_ns: int | None, words: str, bpffs: Path) -> None:
     """A second one for any of its interfaces is refused, by what the heartbeat tells."""
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0", "eth1"]))
+    plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth0", "eth1"]))
     if beat_ago_ns is not None:
         control = Control(plane.maps["control"])
         control.write(control.read())
@@ -138,7 +154,7 @@ def test_an_interface_has_one_data_plane(beat_ago_ns: int | None, words: str, bp
     with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
         require_free(bpffs, ["eth2", "eth1"])
     with pytest.raises(InstanceExists, match=f"eth1 already has .*{words}"):
-        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth1", "eth2"]))
+        DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth1", "eth2"]))
     plane.unpin()
     plane.close()
 
@@ -155,7 +171,7 @@ def test_failure_leaves_nothing_behind(bpffs: Path) -> None:
 def test_a_place_that_cannot_be_made_is_named(bpffs: Path) -> None:
     """A BPF file system takes no dots: the error has the path, the reason and the option."""
     with pytest.raises(PinError, match=r"/a\.b: .*no dots in names.*--pins"):
-        DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs / "a.b", ["eth0"]))
+        DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs / "a.b", ["eth0"]))
 
 
 def test_a_half_made_directory_of_a_dead_process_is_removed(bpffs: Path) -> None:
@@ -165,7 +181,7 @@ def test_a_half_made_directory_of_a_dead_process_is_removed(bpffs: Path) -> None
     dead, alive = folder / ":new-4194305-1", folder / f":new-{os.getppid()}-1"
     for directory in (dead, alive):
         directory.mkdir()
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0"]))
+    plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth0"]))
     assert not dead.exists()
     assert alive.exists()
     plane.unpin()
@@ -191,11 +207,11 @@ def test_time_without_the_large_table(record_property: Callable[[str, object], N
 def test_a_successors_pins_stay(bpffs: Path) -> None:
     """What was detached, and attached by another since, is not removed by who was there before."""
     where = instance_dir(bpffs, ["eth0"])
-    old = DataPlane.create(real_loader("object"), SMALL, where)
+    old = DataPlane.create(IdleLoader(), SMALL, where)
     assert old.owns_pins()
     remove_pins(where)
     assert not old.owns_pins()
-    new = DataPlane.create(real_loader("object"), SMALL, where)
+    new = DataPlane.create(IdleLoader(), SMALL, where)
     assert not old.owns_pins()
     assert new.owns_pins()
     old.unpin()

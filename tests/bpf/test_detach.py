@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, real_loader
+from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.fresh_netns import enter_netns, in_fresh_netns, make_wire, open_netns
 from tests.support.netns import wait_for
 from xdp_router.adapters import sysctl, xdp_link
@@ -36,7 +38,7 @@ def leave_behind(
     notes: Mapping[Note, str] | None = None,
 ) -> None:
     """Attach, pin, and go, as a daemon that is killed."""
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(pins, interfaces))
+    plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(pins, interfaces))
     if beat_ago_ns is not None:
         control = Control(plane.maps["control"])
         control.write(control.read())
@@ -49,6 +51,27 @@ def leave_behind(
         link.pin(link_pin(plane.pin_dir, name))
         link.close()
     plane.close()
+
+
+@contextlib.contextmanager
+def beating(pin_dir: Path) -> Iterator[None]:
+    """A daemon's heart."""
+    plane, end = DataPlane.open(pin_dir), threading.Event()
+    control = Control(plane.maps["control"])
+    control.write(control.read())
+
+    def beat() -> None:
+        while not end.wait(0.01):
+            control.beat(time.monotonic_ns(), 0)
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        yield
+    finally:
+        end.set()
+        heart.join()
+        plane.close()
 
 
 def program_on(interface: str) -> int:
@@ -189,10 +212,21 @@ def test_a_running_daemon_is_left_alone(bpffs: Path) -> None:
     with IPRoute() as ipr:
         make_wire(ipr, "eth0", None, None)
         leave_behind(bpffs, "eth0", beat_ago_ns=0)
-        with pytest.raises(XdpRouterError, match="eth0: its daemon is running: stop it"):
+        (instance,) = find_instances(bpffs)
+        with beating(instance.path), pytest.raises(XdpRouterError, match="eth0: its daemon is run"):
             list(detach_interfaces(["eth0"], bpffs))
         assert program_on("eth0")
         assert len(find_instances(bpffs)) == 1
+
+
+@in_fresh_netns
+def test_a_daemon_that_was_killed_just_now(bpffs: Path) -> None:
+    """No sign of life follows its last one: it is not taken for one that runs."""
+    with IPRoute() as ipr:
+        make_wire(ipr, "eth0", None, None)
+        leave_behind(bpffs, "eth0", beat_ago_ns=0)
+        assert list(detach_interfaces(["eth0"], bpffs))[-1].endswith("removed")
+        assert not program_on("eth0")
 
 
 @in_fresh_netns
@@ -226,7 +260,7 @@ def test_nothing_is_attached_there(bpffs: Path) -> None:
     """The interface is named, and which ones there are."""
     with pytest.raises(NoInstance, match=r"eth9: no data plane.*attached: none"):
         list(detach_interfaces(["eth9"], bpffs))
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0"]))
+    plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth0"]))
     with pytest.raises(NoInstance, match=r"eth9.*attached: eth0"):
         list(detach_interfaces(["eth9"], bpffs))
     plane.unpin()

@@ -22,6 +22,7 @@ from tests.support.small_router import (
 )
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.dataplane import DataPlane
+from xdp_router.adapters.netlink import Path
 from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
@@ -265,7 +266,7 @@ def test_a_bound_first_packet_is_left_to_the_kernel() -> None:
         bind(wired.executor, 2, held)
         wired.executor.execute(Reinject(held))
         assert wired.executor.counters["reinject_not_forwarded"] == 1  # not allowed there
-        state.set_handoff({wired.client.ifindex: abi.IF_HANDOFF_FORWARD})
+        state.set_handoff({wired.client.ifindex: abi.IF_HANDOFF_FORWARD4})
         wired.executor.execute(Reinject(held))
         frame = wired.at_backend.recv(2048)
         assert frame[6:12] == wired.backend.mac
@@ -315,3 +316,21 @@ def test_a_forgotten_interface_is_opened_anew() -> None:
             assert isinstance(answer, ProbeSent)
             assert answer.sent_ns
             wired.executor.forget_interface(wired.backend.ifindex)
+
+
+@pytest.mark.parametrize(
+    ("tag", "noted"), [(b"", abi.VLAN_NONE), (b"\x81\x00\x00\x05", abi.VLAN_TAG | 5)]
+)
+def test_a_backend_with_a_tag_has_the_clients_noted(
+    router: SmallRouter, executor: Executor, tag: bytes, noted: int
+) -> None:
+    """REPLY says how frames to the client get his tag back; without a backend's own, nothing."""
+    frame = HELD.frame[:12] + tag + HELD.frame[12:]
+    for vlan, wanted in ((None, abi.VLAN_KEEP), (7, noted)):
+        router.state.set_path(1, Path(7, bytes(6), bytes(6), 0xC6120101, vlan=vlan))
+        assert isinstance(bind(executor, 1, replace(HELD, frame=frame)), BindingWritten)
+        value = pending(router, reply_key(1))
+        assert value is not None
+        assert value.vlan == wanted
+        for each in (reply_key(1), forward_key()):
+            router.maps.pending_flows.delete(each)

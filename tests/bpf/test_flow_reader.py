@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from tests.support.bpf_programs import SMALL, real_loader
+from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.cast import BACKENDS, first, key, service
 from tests.support.small_router import flow_entries, put_flow
 from xdp_router.adapters import bpf_syscall as bpf
@@ -20,8 +22,9 @@ from xdp_router.adapters.dataplane import DataPlane, NoInstance, instance_dir
 from xdp_router.adapters.flow_reader import Instance, PlaneFlows, open_instance
 from xdp_router.adapters.names import Names
 from xdp_router.adapters.pins import PinError
+from xdp_router.cli.main import main
 from xdp_router.core import abi
-from xdp_router.core.model import NO_BACKEND, Mode, Reason
+from xdp_router.core.model import NO_BACKEND, Endpoint, Mode, Reason
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -32,7 +35,7 @@ HELD = replace(first(1), frame=bytes(14))
 @pytest.fixture
 def plane(bpffs: Path) -> Iterator[DataPlane]:
     """A pinned data plane with the names of one service."""
-    made = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0"]))
+    made = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth0"]))
     names = Names(made.maps["names"])
     names.write_service(0, service().name)
     for backend in BACKENDS:
@@ -67,6 +70,7 @@ def test_an_established_flow_is_one_row(plane: DataPlane) -> None:
         "protocol": "tcp",
         "backend": "b1",
         "backend_address": "198.18.1.1:8080",
+        "source_address": "",
         "state": "established",
         "packets": 3,
         "bytes": 300,
@@ -125,6 +129,24 @@ def test_an_opening_flow_has_both_directions(plane: DataPlane) -> None:
     assert row["decision"]["latency_us"] == 250.0
 
 
+def test_the_source_that_stands_for_a_client(plane: DataPlane) -> None:
+    """fullnat: what the backend sees, opening and established; its REPLY is found by it."""
+    source = Endpoint(0xC6120101, 20_001)
+    how = Mode.RACE, Reason.RACE_WON
+    pend(plane, *abi.pack_reply_pending(HELD, BACKENDS[1], *how, source), packets=1, octets=60)
+    pend(plane, *abi.pack_forward_pending(HELD, BACKENDS[1], *how, 0, source))
+    (row,) = rows(plane)
+    assert (row["source_address"], row["reply_packets"]) == ("198.18.1.1:20001", 1)
+    forward = next(iter(flow_entries(1, time.monotonic_ns()).values()))
+    established = replace(
+        forward, new_saddr=source.addr, new_sport=source.port, flags=abi.FLOW_FULLNAT
+    )
+    raw = abi.pack_flow_entry(established)
+    assert Maps(plane.maps).flow_table.insert_noexist(abi.pack_flow_key(HELD.key), raw) == 0
+    (row,) = rows(plane)
+    assert (row["state"], row["source_address"]) == ("established", "198.18.1.1:20001")
+
+
 @pytest.mark.parametrize(
     ("flags", "state"),
     [
@@ -174,9 +196,23 @@ def test_a_limit_is_kept(plane: DataPlane) -> None:
     assert len(list(Instance([plane, plane]).flows(15))) == 15
 
 
+def test_one_clients_flows(plane: DataPlane) -> None:
+    """Established or not, whatever their ports; a key whose tail is the address is not one."""
+    for port in (2, 3):
+        put_flow(Maps(plane.maps), flow_entries(port, time.monotonic_ns()))
+    pend(plane, *abi.pack_forward_pending(HELD, BACKENDS[0], Mode.RACE, Reason.RACE_WON, 1))
+    other = replace(HELD, key=replace(HELD.key, client_addr=0xC6120002))
+    pend(plane, *abi.pack_forward_pending(other, BACKENDS[0], Mode.RACE, Reason.RACE_WON, 1))
+    mine = Instance([plane]).flows(10, HELD.key.client_addr)
+    assert sorted(row["client"] for row in mine) == [f"198.18.0.1:{port}" for port in (1, 2, 3)]
+    assert [row["client"] for row in Instance([plane]).flows(10, 0xC6120002)] == ["198.18.0.2:1"]
+    assert not list(Instance([plane]).flows(10, HELD.key.service_addr))
+    assert not list(Instance([plane]).flows(10, 0x20010DB8 << 96))
+
+
 def test_every_pinned_data_plane_is_read(plane: DataPlane, bpffs: Path) -> None:
     """Flows of all, counters summed; the daemon that made them may be gone."""
-    other = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth1"]))
+    other = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth1"]))
     for port, each in ((1, plane), (2, other)):
         put_flow(Maps(each.maps), flow_entries(port, time.monotonic_ns()))
         counters = bpf.BpfMap(each.maps["counters"])
@@ -186,6 +222,19 @@ def test_every_pinned_data_plane_is_read(plane: DataPlane, bpffs: Path) -> None:
     instance = open_instance(bpffs)
     assert {row["client"] for row in instance.flows(10)} == {"198.18.0.1:1", "198.18.0.1:2"}
     assert instance.counters()["promoted"] == 3 * bpf.possible_cpus()
+
+
+def test_nothing_stays_open(plane: DataPlane, bpffs: Path) -> None:
+    """Whoever runs a command within a process of his own, or fails to, keeps no descriptor."""
+    other = instance_dir(bpffs, ["eth1"])
+    DataPlane.create(IdleLoader(), SMALL, other).close()
+    before = sorted(os.listdir("/proc/self/fd"))
+    done = CliRunner().invoke(main, ["--pins", str(bpffs), "counters", "--json"])
+    assert (done.exit_code, sorted(os.listdir("/proc/self/fd"))) == (0, before), done.output
+    (other / "services").unlink()
+    with pytest.raises(PinError, match="services"):
+        open_instance(bpffs)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_nothing_is_pinned(bpffs: Path) -> None:
@@ -209,3 +258,24 @@ def test_keys_are_those_of_the_flow(plane: DataPlane) -> None:
     (row,) = rows(plane)
     flow = key(4242)
     assert row["client"] == f"{abi.format_addr(flow.client_addr)}:4242"
+
+
+def test_a_flow_that_is_not_rewritten_shows_its_backend(plane: DataPlane) -> None:
+    """Its packets bear the service's address: the backend's own is looked up."""
+    now_ns = time.monotonic_ns()
+    maps = Maps(plane.maps)
+    addr, flow = BACKENDS[0].endpoint.addr, key(1)
+    mac = bytes(6)
+    value = abi.BackendValue(addr, 0, 80, 6, abi.BACKEND_UP, 0, 1, mac, mac, 1)
+    maps.backends.write(1, value)
+    there = abi.pack_flow_key(flow)
+    entry = replace(
+        flow_entries(1, now_ns)[there],
+        new_daddr=flow.service_addr,
+        new_dport=flow.service_port,
+        flags=abi.FLOW_ONE_SIDED,
+    )
+    assert maps.flow_table.insert_noexist(there, abi.pack_flow_entry(entry)) == 0
+    (row,) = rows(plane)
+    assert (row["backend"], row["backend_address"]) == ("b1", "198.18.1.1:80")
+    assert (row["reply_packets"], row["reply_bytes"]) == (0, 0)

@@ -29,7 +29,7 @@ from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.events import BackendState, Event
-from xdp_router.core.model import Endpoint, KernelHandoff
+from xdp_router.core.model import Endpoint, Forwarding, KernelHandoff
 from xdp_router.daemon.handoff import _JUDGED, _SLICE, REFRESH_S, Handoff, State
 from xdp_router.daemon.host_changes import HostChanges
 from xdp_router.daemon.kernel_state import KernelState
@@ -37,7 +37,7 @@ from xdp_router.daemon.network import Network
 from xdp_router.lab import xdp_stub
 
 ADDR = BACKENDS[0].endpoint.addr
-CAN = abi.IF_HANDOFF_FORWARD | abi.IF_HANDOFF_REPLY
+CAN = abi.IF_HANDOFF_FORWARD4 | abi.IF_HANDOFF_REPLY4
 
 
 def write(interface: str, key: str, value: int) -> None:
@@ -50,6 +50,7 @@ class Stage:
 
     wired: WiredRouter
     mode: KernelHandoff = KernelHandoff.CHECK
+    forwarding: Forwarding = Forwarding.NAT
     heard: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class Stage:
             for link in (self.wired.client, self.wired.backend)
         ]
         self.handoff = Handoff(
-            RouterConfig((service(2),), settings),
+            RouterConfig((dataclasses.replace(service(2), forwarding=self.forwarding),), settings),
             HostChanges(Notes(router.plane.maps["notes"])),
             router.state,
             self.network,
@@ -89,13 +90,17 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(mode: KernelHandoff = KernelHandoff.CHECK, forwarding: int = 1) -> Iterator[Stage]:
+def staged(
+    mode: KernelHandoff = KernelHandoff.CHECK,
+    forwarding: int = 1,
+    forwarding_of: Forwarding = Forwarding.NAT,
+) -> Iterator[Stage]:
     write("default", "rp_filter", 0)
     write("all", "rp_filter", 0)
-    with wired_router() as wired:
+    with wired_router(packets=False) as wired:
         for name in ("cl", "be"):
             write(name, "forwarding", forwarding)
-        yield Stage(wired, mode)
+        yield Stage(wired, mode, forwarding_of)
 
 
 def takes_frames(side: str, stage: Stage) -> None:
@@ -104,6 +109,24 @@ def takes_frames(side: str, stage: Stage) -> None:
     program = xdp_stub.load_constant(xdp_stub.XDP_PASS)
     wire.at_far(lambda ipr: ipr.link("set", index=wire.far, xdp_fd=program))
     os.close(program)
+
+
+@in_fresh_netns
+def test_packets_with_a_source_of_ours() -> None:
+    """With fullnat the kernel has to take an address of this host for a source, too."""
+    with staged(forwarding_of=Forwarding.FULLNAT) as stage:
+        takes_frames("cl", stage)
+        takes_frames("be", stage)
+        stage.handoff.look()
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD4,) * 2
+        for state in stage.handoff.interfaces.values():
+            reply = state.of(4).reply
+            assert reply
+            assert reply[0].text.startswith("address 198.18.1.1 is an address of this host")
+        for name in ("cl", "be"):
+            write(name, "accept_local", 1)
+        stage.handoff.look()
+        assert stage.flags() == (CAN,) * 2
 
 
 @in_fresh_netns
@@ -118,6 +141,7 @@ def test_devices_that_take_no_frames() -> None:
         assert stage.network.by_kernel == {1}
         assert stage.handoff.view(stage.wired.backend.ifindex) == {
             "takes_xdp_frames": False, "kernel_forwards": True, "kernel_replies": True,
+            "kernel_families": {"ipv4": {"forwards": True, "replies": True}},
         }  # fmt: skip
         takes_frames("be", stage)
         stage.handoff.look()
@@ -126,7 +150,7 @@ def test_devices_that_take_no_frames() -> None:
         takes_frames("cl", stage)
         stage.handoff.look()
         # Whether replies can be handed over is asked only where they have to be.
-        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD4,) * 2
         assert stage.wired.router.maps.control.read().flags == 0
 
 
@@ -136,7 +160,7 @@ def test_generic_mode_sends_everywhere() -> None:
     with staged() as stage:
         stage.links = [dataclasses.replace(each, mode=AttachMode.GENERIC) for each in stage.links]
         stage.handoff.look()
-        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD4,) * 2
         assert not stage.backend() & abi.BACKEND_KERNEL
 
 
@@ -196,10 +220,10 @@ def test_set_sets_what_is_needed() -> None:
         assert changed == [
             ("net.ipv4.conf.cl.forwarding", "0", "1"), ("net.ipv4.conf.be.forwarding", "0", "1"),
         ]  # fmt: skip
-        assert stage.flags() == (abi.IF_HANDOFF_FORWARD,) * 2
+        assert stage.flags() == (abi.IF_HANDOFF_FORWARD4,) * 2
         write("cl", "forwarding", 0)
         stage.handoff.look()
-        assert stage.flags() == (0, abi.IF_HANDOFF_FORWARD)
+        assert stage.flags() == (0, abi.IF_HANDOFF_FORWARD4)
 
 
 @in_fresh_netns
@@ -247,17 +271,17 @@ def test_clients_come_in_by_other_interfaces() -> None:
         client, backend = (link.ifindex for link in stage.links)
         write("cl", "forwarding", 0)
         stage.handoff.look()
-        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {backend})
+        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {backend}, 4)
         write("be", "forwarding", 0)
         write("cl", "forwarding", 1)
         stage.handoff.look()
-        assert stage.handoff.unusable(backend, {backend}) == ""
+        assert stage.handoff.unusable(backend, {backend}, 4) == ""
         # All lead to backends: then clients may come in by any.
-        assert "forwarding is off on be" in stage.handoff.unusable(backend, {client, backend})
+        assert "forwarding is off on be" in stage.handoff.unusable(backend, {client, backend}, 4)
         write("cl", "forwarding", 0)
         stage.handoff.look()
-        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {client, backend})
-        assert stage.handoff.unusable(12345, {backend}) == ""
+        assert "forwarding is off on cl" in stage.handoff.unusable(backend, {client, backend}, 4)
+        assert stage.handoff.unusable(12345, {backend}, 4) == ""
 
 
 @in_fresh_netns
@@ -307,7 +331,7 @@ def test_an_interface_that_was_made_anew_is_set_again() -> None:
         stage.handoff.look()
         assert anew.ifindex != gone.ifindex
         known = dict(stage.wired.router.maps.interfaces.items())
-        assert known[anew.ifindex].flags & abi.IF_HANDOFF_FORWARD
+        assert known[anew.ifindex].flags & abi.IF_HANDOFF_FORWARD4
 
 
 @in_fresh_netns

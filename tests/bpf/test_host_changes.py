@@ -83,14 +83,26 @@ def test_a_successor_takes_over() -> None:
         killed = HostChanges(noted)
         killed.set(FORWARDING, "1", "a test")
         killed.set(ACCEPT, "1", "a test")
-        killed.reserve_ports(61_000, 61_003)
+        killed.reserve_ports([(61_000, 61_003)])
         operator_sets(ACCEPT, "0")
         changes = HostChanges(noted, adopted=True)
         assert noted.read(Note.SYSCTLS) == f"{FORWARDING} 0 1"
-        changes.reserve_ports(61_002, 61_009)
+        changes.reserve_ports([(61_002, 61_009)])
         assert noted.read(Note.RESERVED_PORTS) == "61000-61009"
         changes.restore(ALONE, ALONE / "own")
         assert sysctl.read(FORWARDING) == "0"
+        assert sysctl.read(sysctl.RESERVED_PORTS) == ""
+
+
+@in_fresh_netns
+def test_several_ranges_are_reserved() -> None:
+    """Probe ports and source ports of fullnat, and all of them are given back."""
+    with notes() as noted:
+        changes = HostChanges(noted)
+        changes.reserve_ports([(61_000, 61_003), (20_000, 20_001)])
+        assert sysctl.read(sysctl.RESERVED_PORTS) == "20000-20001,61000-61003"
+        assert noted.read(Note.RESERVED_PORTS) == "20000-20001,61000-61003"
+        changes.restore(ALONE, ALONE / "own")
         assert sysctl.read(sysctl.RESERVED_PORTS) == ""
 
 

@@ -18,9 +18,10 @@ from xdp_router.adapters.netlink import Path
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.event_budget import deep_ring, price
-from xdp_router.core.model import NO_BACKEND, Endpoint
+from xdp_router.core.model import NO_BACKEND, Endpoint, Forwarding
 from xdp_router.core.selection import EMPTY_TABLE, build_table
-from xdp_router.daemon.kernel_state import KernelState, icmp_budget
+from xdp_router.daemon.kernel_state import KernelState
+from xdp_router.daemon.map_values import icmp_budget
 
 S = 1_000_000_000
 WEB = Endpoint(0xC6126401, 80)
@@ -49,6 +50,16 @@ def test_everything_is_there_but_the_services(router: SmallRouter) -> None:
     index = dict(router.maps.backend_index.items())
     assert index == {made.endpoint: (made.id, 0) for made in router.backends}
     assert Names(router.plane.maps["names"]).read() == ({0: "web"}, {1: "b1", 2: "b2"})
+
+
+def test_source_ports_are_there_only_for_fullnat(router: SmallRouter) -> None:
+    """XDP looks at no port of its own where no service needs one."""
+    control = router.maps.control.read()
+    assert (control.nat_port_min, control.nat_port_max) == (0, 0)
+    web = replace(service(2), forwarding=Forwarding.FULLNAT)
+    KernelState(router.plane, RouterConfig((web,), SETTINGS)).write_all()
+    control = router.maps.control.read()
+    assert (control.nat_port_min, control.nat_port_max) == (10_000, 29_999)
 
 
 def test_control_has_limits_and_secrets(router: SmallRouter) -> None:
@@ -120,6 +131,26 @@ def test_pressure_goes_on_unless_the_service_is_another_one(router: SmallRouter)
     assert router.maps.pressure.stateless_until_ns(0) == 0
 
 
+def test_what_xdp_picks_by_goes_on_unless_it_is_another_ones(router: SmallRouter) -> None:
+    """Pick tables and loads survive a successor; a number that is another one's begins anew."""
+    router.state.open_services()
+    slots = (BACKENDS[0].id,) * abi.PICK_SLOTS
+    load = abi.LoadValue(1, 2, 3, 4, 5, 2)
+    router.maps.pick_tables.publish(0, slots, 123)
+    router.maps.backend_loads.write(BACKENDS[0].id, load)
+    successor = KernelState(router.plane, router.config, adopted=True)
+    successor.write_all()
+    assert successor.maps.pick_tables.read(0) == (123, slots)
+    assert successor.maps.backend_loads.read(BACKENDS[0].id) == load
+    assert successor.maps.backend_loads.open(BACKENDS[0].id) == 3
+    (web,) = router.config.services
+    elsewhere = [replace(each, endpoint=replace(each.endpoint, port=1)) for each in web.backends]
+    moved = replace(web, endpoint=replace(WEB, port=81), backends=tuple(elsewhere))
+    KernelState(router.plane, replace(router.config, services=(moved,)), adopted=True).write_all()
+    assert router.maps.pick_tables.read(0) is None
+    assert router.maps.backend_loads.read(BACKENDS[0].id) == abi.LoadValue()
+
+
 @pytest.mark.parametrize(("kind", "flags"), [("veth", abi.IF_BOUNCE_REDIRECT), ("", 0)])
 def test_how_an_interface_answers(router: SmallRouter, kind: str, flags: int) -> None:
     """veth answers by redirect, since XDP_TX may not wake its other end; others by XDP_TX."""
@@ -172,7 +203,7 @@ def test_handoff_is_kept_beside_the_rest(router: SmallRouter) -> None:
     assert router.maps.control.read().flags == abi.CONTROL_NO_XMIT
     state.beat(5, 0)
     assert router.maps.control.read().flags == abi.CONTROL_NO_XMIT
-    state.set_handoff({7: abi.IF_HANDOFF_FORWARD})
+    state.set_handoff({7: abi.IF_HANDOFF_FORWARD4})
     assert dict(router.maps.interfaces.items())[7].flags == 5
     assert router.maps.control.read().flags == 0
     state.set_path(1, PATH, by_kernel=True)
@@ -252,6 +283,26 @@ def test_a_retired_backend_is_forgotten(router: SmallRouter) -> None:
     assert Names(router.plane.maps["names"]).read() == ({0: "web"}, {stays.id: stays.name})
 
 
+def test_who_is_left_at_an_address_answers_for_it() -> None:
+    """Two retired backends of one endpoint: when the first is forgotten, replies of the other's
+    flows are still told from other traffic; when that is, too, nothing is left."""
+    other = replace(BACKENDS[0], id=3, name="b1@api", service=1)
+    api = replace(service(1), id=1, name="api", endpoint=replace(WEB, port=81), backends=(other,))
+    with small_router(config=RouterConfig((service(2), api), SETTINGS)) as router:
+        web = replace(service(2), backends=BACKENDS[1:2])
+        retired = (BACKENDS[0], other)
+        state = KernelState(
+            router.plane, RouterConfig((web,), SETTINGS), adopted=True, retired=retired
+        )
+        state.write_all()
+        index = router.maps.backend_index
+        assert index.read(other.endpoint) == (BACKENDS[0].id, 0)
+        state.forget_backend(BACKENDS[0])
+        assert index.read(other.endpoint) == (other.id, 1)
+        state.forget_backend(other)
+        assert dict(index.items()).keys() == {BACKENDS[1].endpoint}
+
+
 def test_a_successors_maps_are_left_alone(router: SmallRouter) -> None:
     """Whatever a daemon hears that was stopped meanwhile: paths, interfaces, tables, hand-off."""
     state = router.state
@@ -279,3 +330,129 @@ def test_a_successors_maps_are_left_alone(router: SmallRouter) -> None:
     state.publish_hash_table(0, EMPTY_TABLE)
     state.forget_backend(router.backends[1])
     assert contents() == before
+
+
+DIRECT = {
+    Forwarding.NAT: 0,
+    Forwarding.DSR: abi.BACKEND_ONE_SIDED,
+    Forwarding.IPIP: abi.BACKEND_ONE_SIDED | abi.BACKEND_STAGE | abi.BACKEND_TUNNEL,
+}
+
+
+def test_of_two_services_of_a_backend_that_with_a_tunnel_has_its_address() -> None:
+    """Whichever comes first in the configuration: what hops say of the tunnel is found by it. But
+    where the tunnel has no way, as by an interface without XDP frames, the other one has it: its
+    probes' answers would not be known for such.
+    """
+    direct = replace(BACKENDS[0], id=3, name="b1@api", service=1, forwarding=Forwarding.IPIP)
+    api = replace(
+        service(1), id=1, name="api", endpoint=replace(WEB, port=81), backends=(direct,),
+        forwarding=Forwarding.IPIP,
+    )  # fmt: skip
+    for services in ((service(1), api), (replace(api, id=0), replace(service(1), id=1))):
+        with small_router(config=RouterConfig(services, SETTINGS)) as router:
+            named = [_named(router, direct.endpoint)]
+            for path in (None, PATH, None):
+                router.state.set_path(direct.id, path)
+                named.append(_named(router, direct.endpoint))
+            router.state.set_path(BACKENDS[0].id, PATH)
+            named.append(_named(router, direct.endpoint))
+            nat = BACKENDS[0].id
+            assert named == [direct.id, nat, direct.id, nat, nat]
+
+
+def _named(router: SmallRouter, endpoint: Endpoint) -> int:
+    found = router.maps.backend_index.read(endpoint)
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("method", DIRECT)
+def test_a_backend_says_how_it_is_reached(method: Forwarding) -> None:
+    """Path and state leave that as it is; the service has the tunnel's source."""
+    backends = tuple(replace(each, forwarding=method) for each in BACKENDS[:2])
+    web = replace(
+        service(), backends=backends, forwarding=method, tunnel_source=0xC612C800, tunnel_bits=8
+    )
+    with small_router(config=RouterConfig((web,), SETTINGS)) as router:
+        router.state.set_up(1, True)
+        router.state.set_path(1, PATH)
+        assert backend(router).flags == DIRECT[method] | abi.BACKEND_UP
+        router.state.open_services()
+        value = router.maps.services.read(WEB)
+        assert value is not None
+        assert (value.forwarding, value.tunnel_source, value.tunnel_bits) == (
+            method, 0xC612C800, 8,
+        )  # fmt: skip
+        assert router.maps.control.read().one_sided_interval_ns == 1_000_000
+
+
+@pytest.mark.parametrize(("method", "shared"), [(Forwarding.NAT, 2), (Forwarding.DSR, 0)])
+def test_services_that_rewrite_nothing_share_no_reply_tuple(
+    method: Forwarding, shared: int
+) -> None:
+    """Two of them on one host is usual, and their flows' tuples differ by the service."""
+    one = replace(service(), forwarding=method)
+    two = replace(
+        one,
+        id=1,
+        name="other",
+        endpoint=Endpoint(0xC6126402, 80),
+        backends=tuple(replace(each, id=each.id + 3, service=1) for each in one.backends),
+    )
+    with small_router(config=RouterConfig((one, two), SETTINGS)) as router:
+        assert len(router.state.shared) == shared
+
+
+@pytest.mark.parametrize(("vlan", "value"), [(7, abi.vlan_of(7)), (0, abi.VLAN_NONE)])
+def test_a_configured_tag_goes_by_the_stage(vlan: int, value: int) -> None:
+    """From the start and with each path, whatever the path knows of tags; others keep theirs."""
+    web = service()
+    backends = (replace(web.backends[0], vlan=vlan), *web.backends[1:])
+    with small_router(config=RouterConfig((replace(web, backends=backends),), SETTINGS)) as router:
+        for path in (PATH, None, replace(PATH, vlan=9)):
+            made = backend(router)
+            assert (made.vlan, made.flags & abi.BACKEND_STAGE) == (value, abi.BACKEND_STAGE)
+            router.state.set_path(1, path)
+        assert router.state.vlan(1) == value
+        assert backend(router, 2).vlan == abi.VLAN_KEEP
+
+
+def test_a_tag_that_the_path_has(router: SmallRouter) -> None:
+    """It comes with the path, stays while that is lost, and goes with one that has none."""
+    router.state.set_path(1, replace(PATH, vlan=9))
+    assert backend(router).vlan == abi.vlan_of(9)
+    assert backend(router).flags & abi.BACKEND_STAGE
+    router.state.set_path(1, None)
+    assert backend(router).vlan == abi.vlan_of(9)
+    router.state.set_path(1, PATH)
+    assert backend(router).vlan == abi.VLAN_KEEP
+    assert not backend(router).flags & abi.BACKEND_STAGE, "the short way again"
+
+
+def test_a_tunnel_goes_by_the_stage_whatever_its_path() -> None:
+    """With a tag and without."""
+    web = replace(service(), forwarding=Forwarding.IPIP)
+    backends = tuple(replace(each, forwarding=Forwarding.IPIP) for each in web.backends)
+    with small_router(config=RouterConfig((replace(web, backends=backends),), SETTINGS)) as router:
+        for path in (PATH, replace(PATH, vlan=9), None, PATH):
+            router.state.set_path(1, path)
+            assert backend(router).flags & abi.BACKEND_STAGE
+
+
+def test_addresses_that_answer_pings() -> None:
+    """They open with their services, are no services themselves, and go when nobody wants it."""
+    web = replace(service(), icmp_echo=True)
+    with small_router(config=RouterConfig((web,), SETTINGS)) as router:
+        assert router.maps.services.echo_addresses() == set()
+        router.state.open_services()
+        assert router.maps.control.read().flags == abi.CONTROL_ECHO
+        assert router.maps.services.echo_addresses() == {web.endpoint.addr}
+        assert [endpoint for endpoint, _ in router.maps.services.items()] == [WEB]
+        value = router.maps.services.read(WEB)
+        assert value is not None
+        assert value.flags == abi.SERVICE_ECHO
+        router.state.set_handoff({7: abi.IF_NO_XMIT})
+        assert router.maps.control.read().flags == abi.CONTROL_ECHO | abi.CONTROL_NO_XMIT
+        router.maps.services.answer_echo({})
+        assert router.maps.services.echo_addresses() == set()

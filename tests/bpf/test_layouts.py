@@ -23,20 +23,38 @@ from xdp_router.adapters.map_specs import MAP_SPECS
 from xdp_router.core import abi, model
 from xdp_router.core.model import Endpoint, FlowKey
 
-HEADER = (ebpf.FOLDER / "abi.h").read_text()
+HEADER = "".join(path.read_text() for path in sorted(ebpf.FOLDER.glob("abi*.h")))
 STRUCTS = re.findall(r"^struct (\w+) \{", HEADER, re.MULTILINE)
 ENUMS = re.findall(r"^enum (\w+) \{", HEADER, re.MULTILINE)
 CONSTANTS = re.findall(r"^#define (XR_\w+)[ \t]+(?:0x)?[0-9]", HEADER, re.MULTILINE)
 
 SIZES = {
+    "ip_addr": abi.IP_ADDR_SIZE,
     "flow_key": abi.FLOW_KEY_SIZE,
+    "flow_key6": abi.FLOW_KEY6_SIZE,
+    "range_key": abi.RANGE_KEY_SIZE,
+    "port_ranges": abi.PORT_RANGES_SIZE,
+    "usage": abi.USAGE_SIZE,
+    "pick_table": abi.PICK_TABLE_SIZE,
+    "picks": abi.PICKS_SIZE,
+    "backend_load": abi.BACKEND_LOAD_SIZE,
+    "traffic": abi.TRAFFIC_SIZE,
+    "fragment_key": abi.FRAGMENT_KEY_SIZE,
+    "fragment": abi.FRAGMENT_SIZE,
+    "quic_key": abi.QUIC_KEY_SIZE,
+    "affinity_key": abi.AFFINITY_KEY_SIZE,
+    "path_mtu": abi.PATH_MTU_SIZE,
+    "sticky": abi.STICKY_SIZE,
+    "source_key": abi.SOURCE_KEY_SIZE,
     "endpoint_key": abi.ENDPOINT_KEY_SIZE,
     "service": abi.SERVICE_SIZE,
     "backend": abi.BACKEND_SIZE,
     "backend_ref": abi.BACKEND_REF_SIZE,
     "hash_table": abi.HASH_TABLE_SIZE,
     "pending_flow": abi.PENDING_FLOW_SIZE,
+    "pending_flow6": abi.PENDING_FLOW6_SIZE,
     "flow_entry": abi.FLOW_ENTRY_SIZE,
+    "flow_entry6": abi.FLOW_ENTRY6_SIZE,
     "event": abi.EVENT_SIZE,
     "event_small": abi.RECORD_SMALL,
     "event_large": abi.RECORD_LARGE,
@@ -52,6 +70,8 @@ SIZES = {
 # Python's enum, and what its members' names have in front of them in C.
 ENUM_MIRRORS: dict[str, tuple[type[enum.IntEnum], str]] = {
     "xr_kind": (abi.Kind, "XR_KIND_"),
+    "xr_endpoint": (abi.EndpointKind, "XR_ENDPOINT_"),
+    "xr_source": (abi.SourceRule, "XR_SOURCE_"),
     "xr_mode": (model.Mode, "XR_MODE_"),
     "xr_forwarding": (model.Forwarding, "XR_FORWARD_"),
     "xr_reason": (model.Reason, "XR_REASON_"),
@@ -66,7 +86,9 @@ ENUM_MIRRORS: dict[str, tuple[type[enum.IntEnum], str]] = {
 
 # What only one side has: the enums' ends, and "no answer", which no packet tells.
 ONLY_C = {"XR_COUNTER_MAX", "XR_STAGE_MAX"}
-ONLY_PYTHON = {"ProbeAnswer.LOST"}
+ONLY_PYTHON = {
+    f"ProbeAnswer.{name}" for name in ("LOST", "STUN", "UNEXPECTED", "CONNECTED", "HTTP")
+}
 
 
 @pytest.fixture(scope="module")
@@ -110,26 +132,59 @@ def _pack_key(**fields: int) -> bytes:
     return abi.pack_flow_key(FlowKey(**zeros | {names[n]: v for n, v in fields.items()}), kind)
 
 
+def _pack_key6(**fields: int) -> bytes:
+    names = {"saddr": "client_addr", "sport": "client_port", "daddr": "service_addr",
+             "dport": "service_port", "proto": "proto"}  # fmt: skip
+    kind = fields.pop("kind", 0)
+    zeros = dict.fromkeys(names.values(), 0)
+    return abi.pack_shared_key(FlowKey(**zeros | {names[n]: v for n, v in fields.items()}), kind)
+
+
 def _pack_endpoint(**fields: int) -> bytes:
-    return abi.pack_endpoint_key(Endpoint(**{"addr": 0, "port": 0, "proto": 0} | fields))
+    kind = fields.pop("kind", 0)
+    at = {"addr": 0, "port": 0, "proto": 0} | fields
+    return abi.pack_endpoint_key(Endpoint(at["addr"], at["port"], at["proto"]), kind)
+
+
+def _traffic(**fields: int) -> bytes:
+    named = {name.replace("octets", "bytes"): name for name in abi.TrafficValue.__slots__}
+    zeros = dict.fromkeys(named.values(), 0)
+    return abi.pack_traffic(
+        abi.TrafficValue(**zeros | {named.get(each, each): fields[each] for each in fields})
+    )
 
 
 PACKERS: dict[str, Callable[..., bytes]] = {
     "flow_key": _pack_key,
+    "flow_key6": _pack_key6,
+    "usage": lambda opened=0, closed=0: abi.pack_usage(opened, closed),
+    "traffic": _traffic,
+    "path_mtu": lambda seen_ns=0, mtu=0: abi.pack_path_mtu(seen_ns, mtu),
+    "sticky": lambda seen_ns=0, backend=0: abi.pack_sticky(seen_ns, backend),
+    "range_key": lambda addr=0, proto=0: abi.pack_range_key(addr, proto),
+    "picks": lambda made_ns=0, active=0: abi.pack_picks(made_ns, active),
+    "backend_load": lambda **fields: abi.pack_backend_load(abi.LoadValue(**fields)),
+    "affinity_key": lambda addr=0, service=0: abi.pack_affinity_key(addr, service),
+    "fragment_key": lambda saddr=0, daddr=0, id=0, proto=0: abi.pack_fragment_key(
+        saddr, daddr, id, proto
+    ),
+    "fragment": lambda seen_ns=0, sport=0, dport=0, proto=0, new_id=0: abi.pack_fragment(
+        seen_ns, sport, dport, proto, new_id
+    ),
     "endpoint_key": _pack_endpoint,
     "service": _value_packer(abi.ServiceValue, abi.pack_service),
     "backend": _value_packer(abi.BackendValue, abi.pack_backend),
     "backend_ref": lambda backend=0, service=0: abi.pack_backend_ref(backend, service),
     "pending_flow": _value_packer(abi.PendingValue, abi.pack_pending),
+    "pending_flow6": _value_packer(abi.PendingValue, lambda value: abi.pack_pending(value, 6)),
     "flow_entry": _value_packer(abi.FlowEntryValue, abi.pack_flow_entry),
+    "flow_entry6": _value_packer(abi.FlowEntryValue, lambda value: abi.pack_flow_entry(value, 6)),
     "token_bucket": lambda credit_ns=0, last_ns=0, asked=0: abi.pack_token_bucket(
         credit_ns, last_ns, asked
     ),
     "prefix_key": lambda addr=0: abi.pack_prefix_key(addr),
     "event_share": lambda scale=0: abi.pack_event_share(scale),
-    "pressure": lambda table_full_ns=0, stateless_until_ns=0: abi.pack_pressure(
-        table_full_ns, stateless_until_ns
-    ),
+    "pressure": lambda table_full_ns=0, **others: abi.pack_pressure(table_full_ns, **others),
     "interface": _value_packer(abi.InterfaceValue, abi.pack_interface),
     "control": _value_packer(abi.ControlValue, abi.pack_control),
     "reinject_meta": lambda mark=0, egress_ifindex=0: abi.pack_reinject_meta(mark, egress_ifindex),
@@ -166,6 +221,10 @@ def test_fields(name: str, header: Btf) -> None:
         python = next((p for p, c in C_NAMES.items() if c == field), field)
         if member.type == "" and member.size == 6:  # a MAC address
             assert pack(**{python: b"\1\2\3\4\5\6"}) == _expected(size, member, b"\1\2\3\4\5\6")
+        elif member.type == "ip_addr":
+            one = bytes(range(1, 17))
+            wanted = _expected(size, member, one)
+            assert pack(**{python: int.from_bytes(one, "big")}) == wanted
         elif member.type == "":  # control.probe_key
             both = b"".join(n.to_bytes(4, "little") for n in (1, 2))
             assert pack(**{python: (1, 2)}) == _expected(size, member, both)
@@ -183,6 +242,7 @@ def test_fields(name: str, header: Btf) -> None:
         ("backend", abi.BackendValue, abi.unpack_backend),
         ("pending_flow", abi.PendingValue, abi.unpack_pending),
         ("flow_entry", abi.FlowEntryValue, abi.unpack_flow_entry),
+        ("backend_load", abi.LoadValue, abi.unpack_backend_load),
         ("interface", abi.InterfaceValue, abi.unpack_interface),
         ("control", abi.ControlValue, abi.unpack_control),
     ],
@@ -195,8 +255,6 @@ def test_values_come_back(
         member = header.members[name][C_NAMES.get(field.name, field.name)]
         zero = _zero(field.type, 6)
         one = b"\1\2\3\4\5\6" if isinstance(zero, bytes) else (1, 2) if zero else 1
-        if "Forwarding" in str(field.type):
-            one = 0  # it has no other value yet
         read = unpack(PACKERS[name](**{field.name: one}))
         assert getattr(read, field.name) == one, (field.name, member)
 
@@ -206,7 +264,7 @@ def test_event_header_fields(header: Btf) -> None:
     for field, member in header.members["event"].items():
         content, one = (1).to_bytes(member.size, "little"), FlowKey(0, 0, 1, 0, 0)
         if field == "key":
-            content = _pack_key(daddr=1)
+            content = _pack_key6(daddr=1)
         record = _expected(abi.EVENT_SIZE, member, content)
         read = getattr(abi.unpack_event_header(record), field)
         assert read == (one if field == "key" else 1)
@@ -244,7 +302,10 @@ def test_built_object_is_of_this_header(header: Btf, built: Btf) -> None:
 
 def test_map_table_has_the_headers_sizes(header: Btf) -> None:
     """Key and value sizes in map_specs are those of the structs that maps.h names."""
-    source = (Path(ebpf.FOLDER) / "lib" / "maps.h").read_text()
+    source = "".join(
+        (Path(ebpf.FOLDER) / "lib" / name).read_text()
+        for name in ("maps_libbpf.h", "flow_maps_libbpf.h")
+    )
     pairs = re.findall(r"^XR_MAP\((\w+), \w+, (?:struct )?(\w+), (?:struct )?(\w+)\)", source, re.M)
     assert len(pairs) > 8
     sizes = header.sizes | {"__u32": 4, "__u64": 8}

@@ -8,18 +8,20 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
-from tests.support.cast import BACKENDS, T0, first, key, sequence, service
+from tests.support.cast import BACKENDS, T0, first, key
 from tests.support.fresh_netns import in_fresh_netns
+from tests.support.loop_ends import Noting, Ring, engine_with_backends_up, probe_answer
 from tests.support.small_router import SETTINGS, WiredRouter, small_router, wired_router
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core import abi
-from xdp_router.core.commands import SendProbe, WriteBinding
+from xdp_router.core.commands import LogDecision, SendProbe, WriteBinding
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.events import BackendState, BindingWritten, ProbeSent, XdpDecided
-from xdp_router.core.model import NO_BACKEND, Backend, Decision, FlowKey, Mode, ProbeAnswer, Reason
+from xdp_router.core.model import NO_BACKEND, Backend, Decision, Mode, Reason
 from xdp_router.core.probe_sequence import ProbeHashes, probe_seq
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.executor import Executor
@@ -210,8 +212,12 @@ class _Records:
 
     def __init__(self, *records: bytes) -> None:
         self._read, self._write = os.pipe()
+        self._records: list[bytes] = []
+        self.fill(*records)
+
+    def fill(self, *records: bytes) -> None:
         os.write(self._write, b"x")
-        self._records = list(records)
+        self._records += records
 
     def fileno(self) -> int:
         return self._read
@@ -325,66 +331,56 @@ def test_a_daemon_that_stood_still_asks_first_whether_it_is_still_at_work() -> N
 
 def test_a_near_answer_is_acted_on_before_the_probes_that_are_left() -> None:
     """The held frame leaves between two probes when the answer is there already."""
-    done: list[object] = []
-    engine = engine_with_backends_up()
-    waiting: list[bytes] = []
+    ring = Ring()
 
-    class Ring:
-        """Holds the first backend's answer from the moment its probe was sent."""
+    def probed(command: SendProbe) -> None:
+        if len(executor.done) == 1:  # by the first backend
+            ring.fill(probe_answer(command))
 
-        @property
-        def backlog(self) -> int:
-            return len(waiting)
-
-        def drain(self, limit: int) -> list[bytes]:
-            records = waiting[:limit]
-            del waiting[:limit]
-            return records
-
-    class Sender:
-        def execute(self, command: object) -> object:
-            done.append(type(command).__name__)
-            if isinstance(command, WriteBinding):
-                return BindingWritten(command.first.key)
-            if not isinstance(command, SendProbe):
-                return None
-            if done.count("SendProbe") == 1:
-                waiting.append(probe_answer(command))
-            return ProbeSent(command.backend, command.probe_port, command.seq, T0)
-
-    loop = EngineLoop(
-        engine, cast(Executor, Sender()), cast(RingBuffer, Ring()), lambda _now: None, MS
-    )
+    executor = Noting(probed)
+    ends = cast(Executor, executor), cast(RingBuffer, ring)
+    loop = EngineLoop(engine_with_backends_up(), *ends, lambda _now: None, MS)
     loop.handle(first(4001, time.monotonic_ns()))
+    ring.close()
+    done = [type(each).__name__ for each in executor.done]
     assert done == ["SendProbe", "WriteBinding", "Reinject", "LogDecision", "SendProbe"]
 
 
-def engine_with_backends_up() -> Engine:
-    """An engine with one service and two backends that may be chosen."""
-    engine = Engine([service()], EngineSettings(), sequence, build_table)
-    for backend in (B1, B2):
-        engine.handle(BackendState(backend.id, True), 0)
-    return engine
+def test_answers_that_are_there_together_are_one_event() -> None:
+    """A tie is one only if the second answer is known when the first one is looked at."""
+    asked: list[SendProbe] = []
+    bound: list[object] = []
 
+    class Backlog(_Records):
+        """Nothing between the probes."""
 
-def probe_answer(command: SendProbe) -> bytes:
-    """The record of a SYN-ACK to a probe."""
-    endpoint = BACKENDS[command.backend - BACKENDS[0].id].endpoint
-    answer = abi.EventHeader(
-        time_ns=time.monotonic_ns(),
-        key=FlowKey(endpoint.addr, endpoint.port, 0xC6130101, command.probe_port),
-        service=0,
-        backend=NO_BACKEND,
-        ifindex=1,
-        seq=command.seq,
-        frame_len=0,
-        type=abi.EventType.PROBE_REPLY,
-        detail=ProbeAnswer.SYNACK,
-        reason=Reason.NONE,
-        wscale=0,
-        syn_data=0,
-        fppl_ns=0,
-        synack_us=0,
-        seen_ns=0,
-    )
-    return abi.pack_event(answer)
+        backlog = 0
+
+    class Sender:
+        def execute(self, command: object) -> object:
+            if isinstance(command, SendProbe):
+                asked.append(command)
+                return ProbeSent(command.backend, command.probe_port, command.seq, T0)
+            if isinstance(command, LogDecision):
+                bound.extend(probe.tied for probe in command.decision.probes)
+            if isinstance(command, WriteBinding):
+                return BindingWritten(command.first.key)
+            return None
+
+    async def main() -> None:
+        records = Backlog()
+        ring = cast(RingBuffer, records)
+        engine = engine_with_backends_up()
+        loop = EngineLoop(engine, cast(Executor, Sender()), ring, lambda _now: None, 10 * MS)
+        loop.handle(first(4001, time.monotonic_ns()))
+        answers = [probe_answer(command, T0 + MS) for command in asked]
+        other = abi.pack_event(replace(abi.unpack_event_header(answers[0]), type=9))
+        records.fill(answers[0], other, answers[1])
+        loop.start()
+        await until(lambda: loop.records == 3)
+        loop.stop()
+        records.close()
+        assert loop.bad_records == 1
+
+    asyncio.run(main())
+    assert bound == [True, True]

@@ -36,8 +36,14 @@ def test_a_reload_may_replace_everything(count: int) -> None:
     sizes = Sizes(services=count, backends=count)
     for name in ("services", "backends", "backend_index"):
         assert _entries(name, sizes) >= 2 * count
-    assert _entries("hash_tables", sizes) == 2 * _entries("services", sizes)
-    assert _entries("tokens", sizes) == abi.TOKENS_SERVICE + _entries("services", sizes)
+    assert _entries("hash_tables", sizes) == _entries("services", sizes)  # each two
+    assert _entries("tokens", sizes) == abi.TOKENS_SERVICE + _entries("services", sizes) // 2
+
+
+def test_what_services_leave_out_has_room() -> None:
+    """Twice, for a successor that leaves other ports out."""
+    sizes = Sizes(services=1000, left_out=500)
+    assert _entries("services", sizes) >= 2 * (1000 + 1000 + 500)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ def test_a_reload_may_replace_everything(count: int) -> None:
 def test_impossible_sizes_are_refused(wrong: dict[str, int]) -> None:
     """A ring that the kernel would not take, or no flows at all: named, with what is expected."""
     with pytest.raises(XdpRouterError, match="expected"):
-        Sizes(**wrong)
+        Sizes(**wrong)  # type: ignore[arg-type]  # also of bool
 
 
 def test_stages_are_in_the_order_of_the_enum() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, real_loader
+from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
 from xdp_router.adapters import xdp_link
 from xdp_router.adapters.dataplane import DataPlane
@@ -25,7 +25,7 @@ pytest_plugins = ("tests.support.netns",)
 def attached(bpffs: Path, ipr: IPRoute, lost: list[NotOurs]) -> Iterator[tuple[Ownership, Wire]]:
     """A data plane on ``eth0``, as its daemon has it."""
     wire = make_wire(ipr, "eth0", None, None)
-    plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, ["eth0"]))
+    plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, ["eth0"]))
     link = xdp_link.attach(plane.entry, "eth0", link_info("eth0").ifindex, None)
     yield Ownership(plane, [link], lost.append), wire
     link.close()

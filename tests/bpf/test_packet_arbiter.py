@@ -9,7 +9,7 @@ finds when the daemon was quicker than its own look-up is shown to ``stage_decid
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +35,11 @@ from tests.bpf.corpus.world import (
     CLIENT_ISN,
     CLIENT_SCALE,
     MARK,
+    NAT_PORT,
+    PROBE_SOURCE,
+    SECOND,
     SHOP,
+    WEB,
     Server,
     World,
     endpoint_of,
@@ -43,10 +47,12 @@ from tests.bpf.corpus.world import (
     to_backend,
     to_service,
 )
+from tests.support.frames import End
 from tests.support.program import REDIRECT, TX, Outcome
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
 from xdp_router.core.commands import Reinject, WriteBinding
+from xdp_router.core.config import RouterConfig, Settings
 from xdp_router.core.events import (
     BindingTaken,
     BindingWritten,
@@ -54,8 +60,9 @@ from xdp_router.core.events import (
     FirstPacket,
     ReplyTupleTaken,
 )
-from xdp_router.core.model import NO_BACKEND, Backend, Mode, Reason
+from xdp_router.core.model import NO_BACKEND, Backend, Forwarding, Mode, Reason, Service
 from xdp_router.daemon.executor import Executor
+from xdp_router.daemon.nat_ports import NatPorts
 
 pytest_plugins = ("tests.support.worlds",)
 
@@ -90,25 +97,43 @@ class Sent:
 class Daemon:
     """The real executor over a world's maps and program."""
 
-    def __init__(self, world: World, at: int, happens: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        at: int,
+        happens: Callable[[], object],
+        nat_ports: NatPorts | None = None,
+        backends: Sequence[Backend] | None = None,
+    ) -> None:
         self._world = world
         self.sent = Sent()
-        pending = Interrupted(world.maps.pending_flows, at, happens)
-        maps = SimpleNamespace(pending_flows=pending, flow_table=world.maps.flow_table)
-        state: Any = SimpleNamespace(maps=maps, shared={endpoint_of(B1.end)})
+        own = world.maps.by_family[world.family]
+        tables = SimpleNamespace(
+            pending=Interrupted(own.pending, at, happens), flows=own.flows, flood=own.flood
+        )
+        maps = SimpleNamespace(
+            flows_of=lambda _addr: tables, control=world.maps.control, pressure=world.maps.pressure
+        )
+        state: Any = SimpleNamespace(
+            maps=maps, shared={world.native_endpoint(B1.end)}, vlan=lambda _backend: 0
+        )
         sender: Any = self.sent
-        backends = [Backend(s.id, "b", endpoint_of(s.end), s.service) for s in (B1, B2)]
+        backends = backends or [
+            Backend(s.id, "b", world.native_endpoint(s.end), s.service) for s in (B1, B2)
+        ]
         reinjector = Reinjector(world.program.plane.entry, MARK)
-        self._executor = Executor(state, backends, reinjector, sender, lambda decision: None)
+        self._executor = Executor(
+            state, backends, reinjector, sender, lambda decision: None, nat_ports
+        )
         self._first = FirstPacket(
-            flow_key(),
+            world.native_key(flow_key()),
             0,
             world.wires.client,
             world.now_ns - AGE_NS,
             CLIENT_ISN,
             0,
             CLIENT_SCALE,
-            SYN_FRAME,
+            world.native(SYN_FRAME),
         )
 
     def decide(self, server: Server | None) -> Event | None:
@@ -138,12 +163,12 @@ def _one_decision(world: World) -> int:
     return entry.backend
 
 
-def _goes_to(outcome: Outcome, backend: int) -> None:
+def _goes_to(world: World, outcome: Outcome, backend: int) -> None:
     if backend == NO_BACKEND:
-        assert (outcome.verdict, outcome.frame) == (TX, refusal(OPEN))
+        assert (outcome.verdict, outcome.frame) == (TX, world.native(refusal(OPEN)))
     else:
-        server = (B1, B2)[backend]
-        assert (outcome.verdict, outcome.frame) == (REDIRECT, to_backend(OPEN, server))
+        frame = world.native(to_backend(OPEN, (B1, B2)[backend]))
+        assert (outcome.verdict, outcome.frame) == (REDIRECT, frame)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2], ids=["before", "between", "after"])
@@ -165,19 +190,21 @@ def test_exactly_one_decision(at: int, server: Server | None, world: World) -> N
     daemon.reinject()
     again()
     for outcome in outcomes:
-        _goes_to(outcome, backend)
+        _goes_to(world, outcome, backend)
     assert _one_decision(world) == backend
     if backend == NO_BACKEND:
-        assert daemon.sent.frames == [(world.wires.client, refusal(OPEN))]
+        assert daemon.sent.frames == [(world.wires.client, world.native(refusal(OPEN)))]
     else:
-        copy = to_backend(OPEN, (B1, B2)[backend])
+        copy = world.native(to_backend(OPEN, (B1, B2)[backend]))
         assert daemon.sent.frames == [(world.wires.backend, copy)]
     decided_by_daemon = (server is not None and at == 2) or (server is None and at >= 1)
     if decided_by_daemon:
         assert isinstance(answer, BindingWritten)
         assert backend == (server.id if server else NO_BACKEND)
     else:
-        assert answer == BindingTaken(flow_key(), B1.id, Mode.FALLBACK, Reason.DEADLINE)
+        assert answer == BindingTaken(
+            world.native_key(flow_key()), B1.id, Mode.FALLBACK, Reason.DEADLINE
+        )
         assert backend == B1.id
 
 
@@ -187,7 +214,7 @@ def test_daemon_meets_a_taken_tuple(world: World) -> None:
     theirs = reply_value(world, B1, SHOP)
     put_pending(world, reply_key(B1), theirs)
     daemon = Daemon(world, -1, lambda: None)
-    assert daemon.decide(B1) == ReplyTupleTaken(flow_key(), B1.id)
+    assert daemon.decide(B1) == ReplyTupleTaken(world.native_key(flow_key()), B1.id)
     assert read_pending(world, reply_key(B1)) == theirs
     assert read_pending(world, forward_key()) is None
     assert isinstance(daemon.decide(B2), BindingWritten)
@@ -198,7 +225,7 @@ def test_daemon_meets_a_tuple_of_an_established_flow(world: World) -> None:
     world.reset()
     put_flow(world, flow_keys(B1, SHOP)[1], reply_entry(world, B1, service=SHOP))
     daemon = Daemon(world, -1, lambda: None)
-    assert daemon.decide(B1) == ReplyTupleTaken(flow_key(), B1.id)
+    assert daemon.decide(B1) == ReplyTupleTaken(world.native_key(flow_key()), B1.id)
     assert _replies(world) == set()
     assert read_pending(world, forward_key()) is None
     assert isinstance(daemon.decide(B2), BindingWritten)
@@ -214,7 +241,9 @@ def test_daemon_does_not_mind_its_own_established_flow(world: World) -> None:
 def _about_to_decide(world: World) -> None:
     """What the stage before hands to ``stage_decide``: the first packet waits since AGE_NS."""
     waits_since_ns = world.now_ns - AGE_NS
-    state = struct.pack("=QQBB6xI4x", world.now_ns, waits_since_ns, Reason.DEADLINE, 7, NO_BACKEND)
+    state = struct.pack(
+        "=QQBB18xII", world.now_ns, waits_since_ns, Reason.DEADLINE, 7, NO_BACKEND, NO_BACKEND
+    )
     size = world.program.scratch.info.value_size
     cpus = len(world.program.scratch.read(bytes(4)) or b"") // size
     world.program.scratch.write(bytes(4), state.ljust(size, b"\0") * cpus)
@@ -233,7 +262,7 @@ def test_xdp_yields_to_a_decision_made_meanwhile(
     _about_to_decide(world)
     outcome = world.run(SYN_FRAME, program="stage_decide")
     backend = server.id if server else NO_BACKEND
-    _goes_to(outcome, backend)
+    _goes_to(world, outcome, backend)
     entry = read_pending(world, forward_key())
     assert entry is not None
     assert (entry.backend, entry.reason) == (
@@ -255,7 +284,7 @@ def test_xdp_that_finds_nobody_yields_too(server: Server | None, world: World) -
         world.change_server(each, flags=0)
     _about_to_decide(world)
     outcome = world.run(SYN_FRAME, program="stage_decide")
-    _goes_to(outcome, server.id if server else NO_BACKEND)
+    _goes_to(world, outcome, server.id if server else NO_BACKEND)
     assert _replies(world) == ({server.id} if server else set())
     assert read_pending(world, forward_key()) is not None
 
@@ -267,8 +296,94 @@ def test_xdp_shares_a_reply_that_the_daemon_inserted(world: World) -> None:
     put_pending(world, reply_key(B1), theirs)
     _about_to_decide(world)
     outcome = world.run(SYN_FRAME, program="stage_decide")
-    _goes_to(outcome, B1.id)
+    _goes_to(world, outcome, B1.id)
     assert outcome.counters == {"decided_fallback": 1}
     assert read_pending(world, reply_key(B1)) == theirs
     (record,) = outcome.records
     assert abi.unpack_event_header(record).type == abi.EventType.XDP_DECIDED
+
+
+# fullnat: either side has taken a port of its own by the time that FORWARD decides.
+
+
+def _nat_ports(world: World, port: int) -> NatPorts:
+    """The daemon's, with one port."""
+    told = world.native_endpoint
+    backends = tuple(Backend(s.id, "b", told(s.end), s.service) for s in (B1, B2))
+    web = Service(0, "web", told(WEB), backends, forwarding=Forwarding.FULLNAT)
+    config = RouterConfig((web,), Settings(nat_port_min=port, nat_port_max=port))
+    return NatPorts(config, lambda _backend: told(PROBE_SOURCE).addr)
+
+
+def _nat_replies(world: World) -> set[tuple[int, int]]:
+    """Backends and ports that REPLY entries hold."""
+    found = set()
+    for server in (B1, B2):
+        for port in (NAT_PORT, NAT_PORT + 1):
+            ours = endpoint_of(End(PROBE_SOURCE.addr, port))
+            key = abi.pack_reply_key(endpoint_of(server.end), flow_key(), abi.Kind.REPLY, ours)
+            if read_pending(world, key) is not None:
+                found.add((server.id, port))
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["before", "between", "after"])
+@pytest.mark.parametrize("server", [B1, B2], ids=["same", "another"])
+@pytest.mark.parametrize("port", [NAT_PORT, NAT_PORT + 1], ids=["one port", "two ports"])
+def test_fullnat_decides_once(port: int, server: Server, at: int, world: World) -> None:
+    """One backend, one port: whoever is second gives its port back, and uses the other one."""
+    world.reset()
+    overdue(world)
+    world.change_service(forwarding=Forwarding.FULLNAT, deadline_ns=1)
+    outcomes: list[Outcome] = []
+    daemon = Daemon(
+        world, at, lambda: outcomes.append(world.run(SYN_FRAME)), _nat_ports(world, port)
+    )
+    answer = daemon.decide(server)
+    if at == 2:
+        outcomes.append(world.run(SYN_FRAME))
+    forward = read_pending(world, forward_key())
+    assert forward is not None
+    assert _nat_replies(world) == {(forward.backend, forward.new_sport)}
+    assert forward.new_saddr == PROBE_SOURCE.number
+    server_of = (B1, B2)[forward.backend]
+    ours = End(PROBE_SOURCE.addr, forward.new_sport)
+    wanted = world.native(OPEN.but(ttl=OPEN.ttl - 1).frame(ours, server_of.end, server_of.hop))
+    daemon.reinject()
+    assert (outcomes[0].verdict, outcomes[0].frame) == (REDIRECT, wanted)
+    if not isinstance(answer, ReplyTupleTaken):  # the one port there is was XDP's
+        assert daemon.sent.frames == [(world.wires.backend, wanted)]
+    else:
+        assert (port, server, at) == (NAT_PORT, B1, 0)
+
+
+@pytest.mark.parametrize("method", [Forwarding.DSR, Forwarding.IPIP])
+def test_both_make_the_same_entries_where_nothing_is_rewritten(
+    method: Forwarding, world: World
+) -> None:
+    """The daemon's FORWARD and REPLY of a direct flow are those that XDP makes."""
+    made = []
+    for by_daemon in (True, False):
+        world.reset()
+        world.change_server(B1, flags=abi.BACKEND_UP | abi.BACKEND_METHOD[method])
+        if by_daemon:
+            own = world.native_endpoint(B1.end)
+            direct = Backend(B1.id, "b", own, B1.service, forwarding=method)
+            daemon = Daemon(world, 9, lambda: None, backends=[direct])
+            assert daemon.decide(B1) == BindingWritten(world.native_key(flow_key()))
+        else:
+            world.change_control(heartbeat_ns=world.now_ns - 7200 * SECOND)
+            assert world.run(SYN_FRAME).verdict == REDIRECT
+        reply = read_pending(
+            world, abi.pack_reply_key(endpoint_of(WEB), flow_key(), abi.Kind.REPLY)
+        )
+        forward = read_pending(world, forward_key())
+        assert reply is not None
+        assert forward is not None
+        both = ("new_saddr", "new_daddr", "new_sport", "new_dport", "backend", "service")
+        fields = {
+            reply: (*both, "dmac", "smac", "ifindex"),
+            forward: (*both, "isn", "flags", "wscale"),
+        }
+        made.append([(n, getattr(entry, n)) for entry, names in fields.items() for n in names])
+    assert made[0] == made[1]

@@ -26,7 +26,8 @@ from tests.bpf.corpus.world import (
     to_client,
     to_service,
 )
-from tests.support.frames import ACK, End, Segment, checksum_errors, difference
+from tests.support.frames import ACK, End, Segment, difference
+from tests.support.icmp_frames import checksum_errors
 from tests.support.program import REDIRECT
 from xdp_router.core import abi
 
@@ -40,7 +41,8 @@ def _addr(high: int, low: int) -> str:
     return f"{high >> 8}.{high & 255}.{low >> 8}.{low & 255}"
 
 
-ENDS = st.builds(End, st.builds(_addr, WORDS, WORDS), WORDS.filter(bool))
+ADDRESSES = st.builds(_addr, WORDS, WORDS).filter(lambda addr: addr != "0.0.0.0")
+ENDS = st.builds(End, ADDRESSES, WORDS.filter(bool))
 SERVER_END = B1.end
 
 
@@ -59,11 +61,11 @@ SERVER_END = B1.end
 # Nothing changes but the port, or nothing at all.
 @example(End("198.18.0.2", 40000), End("198.18.1.2", 80), SERVER_END, 1, b"", 64, (1, 1))
 @example(End("198.18.0.2", 40000), SERVER_END, SERVER_END, 1, b"", 64, (1, 1))
-@example(End("0.0.0.0", 1), End("0.0.0.0", 3), End("0.0.0.0", 2), 0, b"", 2, (0, 0))
+@example(End("0.0.0.0", 1), End("0.0.0.1", 3), End("0.0.0.2", 2), 0, b"", 2, (0, 0))
 @example(
     End("255.255.255.255", 65535),
     End("255.255.255.255", 65534),
-    End("0.0.0.0", 1),
+    End("0.0.0.1", 1),
     65535,
     b"\xff",
     255,
@@ -80,6 +82,7 @@ def _sums_are_right(
     numbers: tuple[int, int],
 ) -> None:
     assume(client not in (service, backend))  # who speaks with himself is no flow
+    assume(world.family == 4 or client.number)  # :: is nobody
     server = Server(B1.id, backend, B1.mac)
     segment = Segment(
         flags=ACK, seq=numbers[0], ack=numbers[1], ident=ident, payload=payload, ttl=ttl
@@ -106,7 +109,8 @@ def _sums_are_right(
         for (frame, wanted), at in ((there, "client"), (back, "backend")):
             outcome = world.run(frame, at)
             assert outcome.verdict == REDIRECT
-            assert outcome.frame == wanted, difference(outcome.frame, wanted)
+            native = world.native(wanted)
+            assert outcome.frame == native, difference(outcome.frame, native)
             assert not checksum_errors(outcome.frame)
 
 

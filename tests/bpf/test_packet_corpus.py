@@ -10,18 +10,30 @@ import pytest
 from tests.bpf.corpus import CASES, starved
 from tests.bpf.corpus.case import Case, judge
 from tests.bpf.corpus.world import World
+from tests.support.worlds import WORLDS, world_id
 from xdp_router.core import abi
 
 pytest_plugins = ("tests.support.worlds",)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def _everywhere(cases: list[Case], fixture: str) -> pytest.MarkDecorator:
+    """Each case in every world of its families."""
+    runs = [
+        pytest.param(case, which, id=f"{case.name}-{world_id(which)}")
+        for which in WORLDS
+        for case in cases
+        if which[1] in case.families
+    ]
+    return pytest.mark.parametrize(("case", fixture), runs, indirect=[fixture])
+
+
+@_everywhere(CASES, "world")
 def test_case(case: Case, world: World) -> None:
     """Verdict, whole outgoing frame, counters, event and tables are what the case says."""
     judge(case, world)
 
 
-@pytest.mark.parametrize("case", starved.CASES, ids=lambda case: case.name)
+@_everywhere(starved.CASES, "starved_world")
 def test_case_without_memory(case: Case, starved_world: World) -> None:
     """A failing insert is counted, answered and leaves no half of a decision."""
     judge(case, starved_world)

@@ -157,7 +157,7 @@ def _compare(
         step(world)
     outcome = world.run(frame, "backend" if backend else "client")
     verdict, out, counters = expected
-    wanted = frame if out is None else out
+    wanted = world.native(frame if out is None else out)
     got = VERDICTS[outcome.verdict], outcome.counters
     assert got == (VERDICTS[verdict], counters), difference(outcome.frame, wanted)
     assert outcome.frame == wanted, difference(outcome.frame, wanted)

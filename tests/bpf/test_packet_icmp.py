@@ -17,28 +17,32 @@ from tests.support.program import DROP, PASS, REDIRECT, VERDICTS
 
 pytest_plugins = ("tests.support.worlds",)
 
-GENERATED = 10_000
+GENERATED = {4: 10_000, 6: 7_000}
 
 
 def test_generated_errors(worlds: dict[str, World], rng: random.Random) -> None:
-    """10,000 odd errors: what is the flow's goes on with right sums, what is not is untouched."""
+    """Odd errors: what is the flow's goes on with right sums, what is not is untouched."""
     verdicts = set()
-    for number in range(GENERATED):
+    for number in range(GENERATED[worlds["object"].family]):
         case = rng.choice(SOURCES)
-        frame = generated_error(case, rng)
+        told = generated_error(case, rng)
+        try:
+            frame = worlds["object"].native(told)
+        except ValueError:  # a fault that only IPv4 has
+            continue
         outcomes = []
         for world in worlds.values():
             world.reset()
             established()(world)
-            outcomes.append(world.run(frame, case.at))
+            outcomes.append(world.run_native(frame, case.at))
         outcome = outcomes[0]
         wrong = faults(frame, outcome)
         if outcomes[0] != outcomes[1]:
             wrong.append(f"loaders differ: {outcomes}")
-        at = l3_offset(frame)
+        at = l3_offset(told)
         wanted = PASS
-        if is_translated(frame, case.at):
-            wanted = REDIRECT if frame[at + 8] > 1 else DROP
+        if is_translated(told, case.at):
+            wanted = REDIRECT if told[at + 8] > 1 else DROP
         if outcome.verdict != wanted:
             wrong.append(f"wanted {VERDICTS[wanted]}")
         # What scapy writes as it was read, it can judge in every byte.

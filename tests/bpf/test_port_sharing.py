@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.bpf_programs import SMALL, real_loader
+from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.fresh_netns import in_fresh_netns
 from xdp_router.adapters import sysctl
 from xdp_router.adapters.bpf_maps import Control
@@ -23,13 +23,26 @@ pytest_plugins = ("tests.support.netns",)
 
 @contextlib.contextmanager
 def pinned(
-    root: Path, name: str, ports: tuple[int, int], noted: str = "", netns: str = ""
+    root: Path,
+    name: str,
+    ports: tuple[int, int],
+    noted: str = "",
+    netns: str = "",
+    nat_ports: tuple[int, int] = (0, 0),
 ) -> Iterator[tuple[Path, Notes]]:
     """A data plane with a probe port range, and the note of what its daemon has reserved."""
     where = instance_dir(root, [name])
-    plane = DataPlane.create(real_loader("object"), SMALL, where)
+    plane = DataPlane.create(IdleLoader(), SMALL, where)
     control = Control(plane.maps["control"])
-    control.write(replace(control.read(), probe_port_min=ports[0], probe_port_max=ports[1]))
+    control.write(
+        replace(
+            control.read(),
+            probe_port_min=ports[0],
+            probe_port_max=ports[1],
+            nat_port_min=nat_ports[0],
+            nat_port_max=nat_ports[1],
+        )
+    )
     notes = Notes(plane.maps["notes"])
     notes.write(Note.RESERVED_PORTS, noted)
     notes.write(Note.NETNS, netns or sysctl.namespace_id())
@@ -49,6 +62,17 @@ def test_ports_that_another_needs_change_hands(bpffs: Path) -> None:
     ):
         assert leave_to_others(bpffs, own, range(61_000, 61_010)) == set(range(61_000, 61_005))
         assert notes.read(Note.RESERVED_PORTS) == "61005-61014"
+
+
+@in_fresh_netns
+def test_ports_of_fullnat_change_hands_too(bpffs: Path) -> None:
+    """What another one's flows are translated to stays reserved."""
+    with (
+        pinned(bpffs, "a", (61_000, 61_009), "20000-20003") as (own, _),
+        pinned(bpffs, "b", (62_000, 62_009), nat_ports=(20_002, 20_009)) as (_, notes),
+    ):
+        assert leave_to_others(bpffs, own, range(20_000, 20_004)) == {20_000, 20_001}
+        assert notes.read(Note.RESERVED_PORTS) == "20002-20003"
 
 
 @in_fresh_netns

@@ -43,7 +43,7 @@ def entry(wired: WiredRouter, key: bytes) -> abi.FlowEntryValue:
 
 def paths_of(wired: WiredRouter) -> ReplyPaths:
     program = Reinjector(wired.router.plane.entry, wired.router.state.reinject_mark ^ 1)
-    return ReplyPaths(wired.router.maps.flow_table, program)
+    return ReplyPaths(wired.router.maps.by_family.values(), program)
 
 
 def lead(wired: WiredRouter, link: LinkInfo, former: set[int]) -> int:
@@ -67,6 +67,35 @@ def test_both_entries_name_the_new_interface() -> None:
                 assert getattr(new, name) == getattr(old, name), name
         assert after[1].smac == wired.client.mac
         assert (after[0].packets, after[1].packets) == (before[0].packets + 1, before[1].packets)
+
+
+@in_fresh_netns
+def test_replies_keep_the_tag_of_the_client() -> None:
+    """A client behind a VLAN tag, and a backend with another: its replies go out as before."""
+    with wired_router() as wired:
+        wired.bring_up(wired.router.backends[0])
+        state = wired.router.state
+        number = wired.router.backends[0].id
+        state._put_backend(
+            number,
+            dataclasses.replace(
+                state.backend_value(number),
+                flags=state.backend_value(number).flags | abi.BACKEND_STAGE,
+                vlan=abi.VLAN_TAG | 20,
+            ),
+        )
+        tag = abi.VLAN_TAG | 100
+        forward, reply = put(wired, 1)
+        table = wired.router.maps.flow_table
+        for key in (forward, reply):
+            made = entry(wired, key)
+            table.delete(key)
+            made = dataclasses.replace(
+                made, flags=made.flags | abi.FLOW_STAGE, vlan=tag if key == reply else 0
+            )
+            table.insert_noexist(key, abi.pack_flow_entry(made))
+        assert lead(wired, wired.client, {FORMER}) == 1
+        assert entry(wired, reply).vlan == tag
 
 
 @in_fresh_netns

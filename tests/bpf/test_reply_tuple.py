@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from typing import Any
 
 import pytest
 
+from tests.bpf.corpus import udp_flows
 from tests.bpf.corpus.case import Case
 from tests.bpf.corpus.first import given_up
-from tests.bpf.corpus.flows import established, read_pending, reply, reply_key
+from tests.bpf.corpus.flows import (
+    established,
+    forward_entry,
+    forward_value,
+    put_flow,
+    put_pending,
+    read_pending,
+    reply,
+    reply_entry,
+    reply_key,
+)
 from tests.bpf.corpus.isn import CLOSING, flows_idle, flows_idle_unattended
 from tests.bpf.corpus.takeover import ALL, KEEPS, TAKES, theirs, theirs_pending
-from tests.bpf.corpus.world import B1, MS, Given, World, flow_key
+from tests.bpf.corpus.world import B1, MS, SECOND, SHOP, SHOP_B1, Given, World, flow_key
 from xdp_router.core import abi
 from xdp_router.daemon.reply_tuple import free_reply_tuple
 
@@ -98,3 +111,37 @@ def test_the_program_frees_what_the_daemon_frees(case: Case, world: World) -> No
     by_xdp = case.counters.get("reply_tuple_freed", 0)
     if "better" not in case.name:  # there XDP had no need to
         assert freed == bool(by_xdp)
+
+
+@pytest.mark.parametrize(("idle_ns", "freed"), [(59 * SECOND, False), (61 * SECOND, True)])
+@pytest.mark.parametrize("pending", [False, True])
+def test_flows_of_udp_have_their_own_time(
+    pending: bool, idle_ns: int, freed: bool, world: World
+) -> None:
+    """One of another service that was silent for ``udp_idle`` gives way, established or not."""
+    world.reset()
+    world.change_control(udp_idle_ns=60 * SECOND)
+    there = abi.pack_flow_key(udp_flows.key(service=SHOP))
+    back = udp_flows.back_key(kind=abi.Kind.NONE)
+    then: dict[str, Any] = {"last_seen_ns": world.now_ns - idle_ns}
+    if pending:
+        udp_flows.reply(new_saddr=SHOP.number, idle_ns=idle_ns)(world)
+        value = forward_value(world, SHOP_B1, **then)
+        put_pending(world, abi.pack_flow_key(udp_flows.key(service=SHOP), abi.Kind.FORWARD), value)
+        put_pending_backend(world)
+    else:
+        put_flow(world, there, forward_entry(world, service=SHOP, **then))
+        put_flow(world, back, reply_entry(world, service=SHOP, **then))
+    wants = udp_flows.key()
+    now_ns = time.monotonic_ns()
+    assert free_reply_tuple(world.maps, udp_flows.back_key(), wants, now_ns) is freed
+    assert entries(world) == ((0, 0) if freed else ((2, 0) if pending else (0, 2)))
+
+
+def put_pending_backend(world: World) -> None:
+    """REPLY is of the same backend id as FORWARD."""
+    key = udp_flows.back_key()
+    value = read_pending(world, key)
+    assert value is not None
+    world.maps.pending_flows.delete(key)
+    put_pending(world, key, dataclasses.replace(value, backend=SHOP_B1.id))

@@ -25,12 +25,17 @@ from xdp_router.core.events import (
     BindingWritten,
     FlowClosed,
     FlowEstablished,
+    ProbeReplies,
     XdpDecided,
 )
-from xdp_router.core.model import NO_BACKEND, Mode, ProbeAnswer, Reason
+from xdp_router.core.model import NO_BACKEND, Mode, ProbeAnswer, Reason, SourcePrefix
 from xdp_router.core.selection import build_table
 from xdp_router.daemon.app import Router
 from xdp_router.daemon.attachments import Attached
+from xdp_router.daemon.event_feed import EventFeed
+from xdp_router.daemon.latencies import Latencies
+from xdp_router.daemon.service_watch import ServiceWatch
+from xdp_router.daemon.traffic_keeper import TrafficKeeper
 from xdp_router.daemon.views import Views, handlers
 
 CLIENT = "198.18.0.1:1"
@@ -78,9 +83,18 @@ class Stage:
             network=network,
             handoff=SimpleNamespace(view=lambda ifindex: {"takes_xdp_frames": ifindex != 3}),
             state=small.state,
-            ager=SimpleNamespace(entries=6, stateless=2),
+            service_watch=ServiceWatch(
+                small.state.maps, small.config.services, small.config.settings
+            ),
+            forwarding=SimpleNamespace(off=()),
+            ager=SimpleNamespace(flows=3, stateless=2, entries_of={4: 5, 6: 1}),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
-            sender=SimpleNamespace(counters={"probe_sent": 4}),
+            sender=SimpleNamespace(counters={"probe_sent": 4, "probe_bytes": 160}),
+            feed=EventFeed(lambda _decision: {}),
+            figures=SimpleNamespace(
+                latencies=Latencies(small.config.services, small.state.maps.flows_of),
+                traffic=TrafficKeeper(),
+            ),
             loop=SimpleNamespace(bad_records=7, faults=8, late_max_ns=9_000_000),
             watcher=SimpleNamespace(overruns=9),
         )
@@ -101,13 +115,15 @@ def test_every_command_is_answered_with_json(stage: Stage) -> None:
     """All handlers give what JSON can express."""
     _raced(stage.engine)
     made = handlers(cast(Router, stage.router))
-    assert set(made) == {"status", "services", "backends", "explain", "decisions"}
+    assert set(made) == {
+        *("status", "services", "backends", "explain", "decisions", "events", "names")
+    }
     for command, handler in made.items():
-        args: Mapping[str, Any] = {"client": CLIENT, "clients": [CLIENT]}
+        args: Mapping[str, Any] = {"client": CLIENT, "clients": [CLIENT], "kind": "client"}
         answer = handler(args)
         if command == "decisions":
             answer = asyncio.run(answer)
-        elif command in ("services", "backends"):
+        elif command in ("services", "backends", "events"):
             answer = list(answer)  # sent row by row
         assert json.loads(json.dumps(answer)) == answer
 
@@ -126,6 +142,8 @@ def test_status_is_one_look_at_everything(stage: Stage) -> None:
     ]
     assert (status["services"], status["backends"], status["backends_up"]) == (1, 2, 2)
     assert (status["flows"], status["decisions_total"]) == (3, 5)
+    assert status["flow_entries"] == {"flow_table": 5, "flow_table6": 1}
+    assert (status["connections"], status["full"], status["over_budget"]) == (0, [], [])
     assert status["open_decisions"] == 1  # port 9: its binding was never answered for
     assert status["fppl_us"] == {"p50": 360.0, "p99": 360.0, "count": 1}
     assert status["engine"]["reinject_failed"] == 2
@@ -150,6 +168,25 @@ def test_services_and_backends_tell_what_they_are(stage: Stage) -> None:
         "deadline_ms": 50.0,
         "backends": ["b1", "b2"],
         "decisions": 5,
+        "connections": 0,
+        "max_connections": None,
+        "except_ports": [],
+        "affinity": "none",
+        "affinity_time_s": None,
+        "quic": False,
+        "icmp_echo": False,
+        "allow": 0,
+        "deny": 0,
+        "tunnel_source": "",
+        "stateless": {"enabled": False, "for_s": 0.0, "why": "", "forwarded": 0},
+        "flood": {
+            "mode": "flood_flows",
+            "obstacle": "",
+            "active": False,
+            "since_s": None,
+            "reason": "",
+        },
+        "first_byte": {"fppl_share": None, "arms": {}, "control_arm": None},
     }
     lost, good = stage.views.backends({})
     assert (lost["reason"], lost["interface"], lost["rtt_us"]) == ("no ARP answer", "", None)
@@ -169,8 +206,8 @@ def test_explain_is_a_time_line(stage: Stage) -> None:
     assert (answer["service"], answer["backend"]) == ("web", "b2")
     assert (answer["mode"], answer["reason"]) == ("race", "race_joined")
     assert answer["candidates"] == [
-        {"backend": "b1", "rtt_us": 190.0, "answer": "rst"},
-        {"backend": "b2", "rtt_us": 400.0, "answer": "synack"},
+        {"backend": "b1", "rtt_us": 190.0, "answer": "rst", "tied": False},
+        {"backend": "b2", "rtt_us": 400.0, "answer": "synack", "tied": False},
     ]
     assert what(answer["timeline"]) == [
         (-90.0, "probe"),
@@ -189,6 +226,21 @@ def test_explain_is_a_time_line(stage: Stage) -> None:
     assert details["seen"] == "first packet of web, held by XDP"
     assert details["probe"] == "SYN to b2 (race already running)"
     assert details["first data"] == "from b2"
+
+
+def test_a_tie_is_explained(stage: Stage) -> None:
+    """Both were as fast: the time line says that weights decided, between whom."""
+    stage.engine.handle(first(1), T0)
+    for number in (1, 2):
+        stage.engine.handle(sent(number, T0 + number * US), T0 + 3 * US)
+    answers = tuple(reply(number, T0 + 90 * US) for number in (1, 2))
+    stage.engine.handle(ProbeReplies(answers), T0 + 100 * US)
+    stage.engine.handle(BindingWritten(key(1)), T0 + 110 * US)
+    answer = stage.views.explain({"client": CLIENT})
+    assert answer["reason"] == "tie"
+    assert [each["tied"] for each in answer["candidates"]] == [True, True]
+    details = {line["what"]: line["detail"] for line in answer["timeline"]}
+    assert details["decided"].endswith(", a tie of b1, b2 that weights decided")
 
 
 def test_all_refused(stage: Stage) -> None:
@@ -275,7 +327,34 @@ def test_the_newest_decision_counts_over_all_services(stage: Stage) -> None:
     assert views.explain({"client": CLIENT})["service"] == "api"
 
 
-@pytest.mark.parametrize("client", ["198.18.0.1:2", "", "nonsense", "198.18.0.1", "[::1]:5"])
+def test_a_port_of_two_protocols(stage: Stage) -> None:
+    """The one that is named is explained; without a name the newer one."""
+    udp = replace(key(1), proto=17)
+    for instant, flow, backend in ((T0, udp, 1), (T0 + MS, key(1), 2)):
+        event = XdpDecided(flow, 0, backend, Mode.HASH, Reason.BUDGET, instant, instant)
+        stage.engine.handle(event, instant)
+    found = [stage.views.explain({"client": CLIENT + name}) for name in ("", "/tcp", "/udp")]
+    assert [each["backend"] for each in found] == ["b2", "b2", "b1"]
+    assert [each["protocol"] for each in found] == ["tcp", "tcp", "udp"]
+    kept = asyncio.run(stage.views.decisions({"clients": [f"{CLIENT}/udp", "198.18.0.1:2/tcp"]}))
+    assert list(kept) == [f"{CLIENT}/udp"]
+
+
+def test_what_a_service_was_told_is_shown(stage: Stage) -> None:
+    """Its lists by their number, its tunnels' sources as a prefix, what it answers."""
+    (web,) = stage.small.config.services
+    sources = (SourcePrefix(0xC6120000, 24, False), SourcePrefix(0xC6120080, 25, True))
+    told = replace(web, sources=sources, affinity_ns=60 * 10**9, icmp_echo=True, quic=True)
+    told = replace(told, tunnel_source=0xC612C800, tunnel_bits=8)
+    stage.router.config = RouterConfig((told,))
+    (row,) = Views(cast(Router, stage.router)).services({})
+    assert (row["allow"], row["deny"], row["tunnel_source"]) == (1, 1, "198.18.200.0/24")
+    assert (row["affinity_time_s"], row["icmp_echo"], row["quic"]) == (60.0, True, True)
+
+
+@pytest.mark.parametrize(
+    "client", ["198.18.0.1:2", "198.18.0.1:1/x", "", "nonsense", "198.18.0.1", "[::1]:5"]
+)
 def test_who_is_not_known_is_told(stage: Stage, client: str) -> None:
     """Never decided about, or not a client at all: an error for the operator."""
     with pytest.raises(CommandError):

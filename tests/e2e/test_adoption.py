@@ -365,7 +365,7 @@ def test_two_attaches_at_once(router: Router, tmp_path: Path, loader: str) -> No
                 return [each for each in both if each.poll() is not None]
 
             try:
-                wait_for(ended, 20, "one gives way")
+                wait_for(ended, 60, "one gives way")
                 time.sleep(1)  # and only one: who was robbed would have noticed by now
                 (loser,) = ended()
                 assert loser.returncode == 1

@@ -28,8 +28,8 @@ SPEC = LabSpec(
     client_addresses=2,
 )
 FLOW_KEYS = (
-    *("client", "service", "protocol", "backend", "backend_address", "state", "packets", "bytes"),
-    *("reply_packets", "reply_bytes", "age_s", "idle_s", "decision"),
+    *("client", "service", "protocol", "backend", "backend_address", "source_address"),
+    *("state", "packets", "bytes", "reply_packets", "reply_bytes", "age_s", "idle_s", "decision"),
 )
 READ_COMMANDS = ["status", "services", "backends", "flows", "counters"]
 
@@ -86,6 +86,7 @@ def test_services(router: Router, peer: socket.socket) -> None:
     web, own = router.json("services")
     address, port = router.service
     assert web.pop("decisions") >= 1
+    assert web.pop("connections") >= 1
     assert web == {
         "name": "web",
         "address": f"{address}:{port}",
@@ -95,7 +96,27 @@ def test_services(router: Router, peer: socket.socket) -> None:
         "fallback": "b2",
         "deadline_ms": 1000.0,
         "backends": ["b1", "b2", "b3"],
+        "max_connections": None,
+        "except_ports": [],
+        "affinity": "none",
+        "affinity_time_s": None,
+        "quic": False,
+        "icmp_echo": False,
+        "allow": 0,
+        "deny": 0,
+        "tunnel_source": "",
+        "stateless": {"enabled": False, "for_s": 0.0, "why": "", "forwarded": 0},
+        "flood": {
+            "mode": "flood_flows",
+            "obstacle": "",
+            "active": False,
+            "since_s": None,
+            "reason": "",
+        },
+        "first_byte": web["first_byte"],
     }
+    assert set(web["first_byte"]) == {"fppl_share", "arms", "control_arm"}
+    assert web["first_byte"]["arms"]["mode"]["established"] >= 1
     assert (own["name"], own["fallback"], own["backends"]) == ("own", "", ["o1", "o2", "o3"])
 
 
@@ -148,7 +169,7 @@ def test_decisions_of_the_control_socket(router: Router, client: str) -> None:
     found = router.ask("decisions", clients=[client, "198.18.0.99:1"])
     assert set(found) == {client}
     assert {each["backend"] for each in found[client]} == {"b1", "b2", "b3"}
-    assert {tuple(each) for each in found[client]} == {("backend", "rtt_us", "answer")}
+    assert {tuple(each) for each in found[client]} == {("backend", "rtt_us", "answer", "tied")}
     for wrong in ("no list", ["no address"], ["198.18.0.2:1"] * 2001):
         with pytest.raises(CommandError):
             router.ask("decisions", clients=wrong)

@@ -91,7 +91,8 @@ def test_retransmits_during_a_race_join_its_one_decision(patient: Router) -> Non
         assert counted("syn_held_again") == 2
         assert counted("syn_retransmit") == 1
         explained = patient.json("explain", f"{NOBODY}:41001")
-        assert explained["reason"] == "race_won"
+        # Probes that a stalled machine answers together differ by noise only.
+        assert explained["reason"] in ("race_won", "tie")
         (chosen,) = seen.backends(41_001)
         assert explained["backend"] == f"b{chosen + 1}"
 

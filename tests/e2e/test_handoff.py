@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from tests.support.clients import (
     connect,
+    dial,
     echo_intact,
     random_bytes,
     receive,
@@ -55,6 +58,11 @@ def gro(namespace: Namespace, on: bool) -> None:
 
 def set_sysctl(router: Router, interface: str, key: str, value: int) -> None:
     path = Path("/proc/sys/net/ipv4/conf", interface, key)
+    router.lab.router.run(lambda: path.write_text(str(value)))
+
+
+def set_sysctl6(router: Router, interface: str, key: str, value: int) -> None:
+    path = Path("/proc/sys/net/ipv6/conf", interface, key)
     router.lab.router.run(lambda: path.write_text(str(value)))
 
 
@@ -149,6 +157,37 @@ def test_off_is_refused_openly(router: Router) -> None:
     )
     with pytest.raises(ConnectionRefusedError):
         connect(router)
+    # doctor asks the daemon: that the kernel would forward is no help
+    argv = [sys.executable, "-m", "xdp_router.cli.main", "doctor", "--json"]
+    argv[3:3] = ["--control", str(router.control), "--pins", str(router.pins)]
+    findings = json.loads(router.run(argv).stdout)["findings"]
+    (found,) = (
+        each for each in findings if each["code"] == "handoff" and each["severity"] == "warn"
+    )
+    assert found["subject"] == "client0"
+    assert found["text"].endswith('kernel_handoff is "off"')
+    assert found["mend"].startswith('kernel_handoff = "check"')
+
+
+def test_one_family_is_forwarded_the_other_is_not(router: Router) -> None:
+    """The kernel takes IPv4 over; the backend of IPv6 is down, and IPv6 is what it says."""
+    gro(router.lab.backends[0], False)
+    set_sysctl6(router, "all", "forwarding", 0)
+    six = SPEC.config_toml(family=6, deadline="1s").replace('"web"', '"web6"')
+    router.start(calm_config(SPEC) + six.replace('"b1"', '"b6"'))
+    rows = {row["name"]: row for row in router.ask("backends")}
+    assert (rows["b1"]["up"], rows["b1"]["path"]) == (True, "kernel")
+    assert not rows["b6"]["up"]
+    assert "IPv6 forwarding is off on client0" in rows["b6"]["reason"]
+    assert interface(router, "client0")["kernel_families"] == {
+        "ipv4": {"forwards": True, "replies": True},
+        "ipv6": {"forwards": False, "replies": False},
+    }
+    assert intact(router)
+    set_sysctl6(router, "all", "forwarding", 1)
+    wait_for(lambda: router.ask("backends")[1]["up"], 10, "the backend of IPv6 is up")
+    with dial(router.lab.client, router.lab.addresses_of(6).service) as peer:
+        assert echo_intact(peer, random_bytes(MEGABYTE))
 
 
 def test_capability_is_looked_at_again(router: Router) -> None:

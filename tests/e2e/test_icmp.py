@@ -13,34 +13,28 @@ import pytest
 
 from tests.support.clients import connect, dial, echo_intact, random_bytes, receive, who
 from tests.support.long_path import EchoServer, LongPath, long_path
-from tests.support.netns import running_lab, wait_for
-from tests.support.own_service import config, own_service
-from tests.support.router import Router, router_in
+from tests.support.netns import running_lab
+from tests.support.router import Router, calm_config, router_in
 from xdp_router.lab import Namespace
 
 from .test_path_mtu import SERVICE, SPEC, far_config
 
 pytest_plugins = ("tests.support.netns",)
 
-IP_RECVERR = 11
 UNREACHABLE = os.strerror(errno.EHOSTUNREACH)
 
 
-@pytest.fixture(params=["native", "generic"])
+@pytest.fixture(scope="module", params=["native", "generic"])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def _router(private_mounts: Path, mode: str) -> Iterator[tuple[Router, LongPath]]:
+@pytest.fixture(scope="module")
+def routed(private_mounts: Path, mode: str) -> Iterator[tuple[Router, LongPath]]:
+    """A router with a long path on the clients' side."""
     with running_lab(SPEC) as lab, long_path(lab, "client") as path:
         with router_in(lab, private_mounts) as router:
-            yield router.start(config(SPEC), "--xdp-mode", mode), path
-
-
-@pytest.fixture
-def routed(private_mounts: Path, mode: str) -> Iterator[tuple[Router, LongPath]]:
-    """A router with a long path on the clients' side, and the own service."""
-    yield from _router(private_mounts, mode)
+            yield router.start(calm_config(SPEC), "--xdp-mode", mode), path
 
 
 def test_traceroute_sees_the_router(routed: tuple[Router, LongPath]) -> None:
@@ -68,26 +62,6 @@ def test_traceroute_sees_the_router(routed: tuple[Router, LongPath]) -> None:
             peer.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 64)
             assert receive(peer, 4) == b"lost", "sent again with a TTL that reaches"
             assert echo_intact(peer, random_bytes(100_000))
-
-
-def test_a_client_that_is_unreachable_is_so_for_the_backend(
-    routed: tuple[Router, LongPath],
-) -> None:
-    """What a hop on the clients' side says is an error of the backend's own socket."""
-    router, path = routed
-    with own_service(router) as own:
-        with dial(path.far, ("198.18.100.2", 81)) as client:
-            server = wait_for(own.accepted)[0][1]
-            with server:
-                server.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-                client.sendall(b"here")
-                assert receive(server, 4) == b"here"
-                with router.counted() as counted:
-                    path.unreachable(True)
-                    server.sendall(b"are you there?")
-                    with pytest.raises(OSError, match=UNREACHABLE):
-                        server.recv(1)
-                    assert counted("icmp_translated") >= 1
 
 
 def _cause_of_lost_way(client: Namespace, path: LongPath) -> int | None:

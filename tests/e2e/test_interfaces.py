@@ -81,9 +81,9 @@ def _index(netlink: IPRoute, name: str) -> int:
 def rewire(lab: Lab, name: str) -> None:
     """Lay the wire of an interface anew."""
     if name == "client0":
-        lab._wire_client()
+        lab.wiring.lay_client()
     else:
-        lab._wire_backend(int(name.removeprefix("be")) - 1)
+        lab.wiring.lay_backend(int(name.removeprefix("be")) - 1)
 
 
 def move(lab: Lab, name: str, there: str, back: bool = False) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -84,9 +85,73 @@ def test_daemon_that_can_not_start_takes_the_lab_with_it(private_mounts: Path) -
     assert not mounts_under(directory)
 
 
-@pytest.mark.parametrize("wrong", ["b1=fast", "b1=5h"])
+@pytest.mark.parametrize("wrong", ["a b", "../a", "", "-a", "a" * 65])
+def test_wrong_prefix_is_a_usage_error(wrong: str, tmp_path: Path) -> None:
+    """It names files, and stands in commands that are shown: exit code 2 says what it may be."""
+    done = command("lab", "up", "--directory", str(tmp_path), "--prefix", wrong)
+    assert done.returncode == 2
+    assert "use 1 to 64 letters, digits" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["b1=fast", "b1=5h", "b1,weight=0", "b1,heavy=3", "b1,weight=1,weight=2"]
+)
 def test_wrong_backend_is_a_usage_error(wrong: str) -> None:
     """A delay that can't be read is exit code 2 with an example."""
     done = command("lab", "up", "--backend", wrong)
     assert done.returncode == 2
-    assert "such as b1 or b1=5ms" in done.stderr
+    assert "such as b1 or b1=5ms or b1=5ms,weight=3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        (("--family", "6", "--protocol", "udp", "--forwarding", "dsr"), "[2001:db8:100::1]:80"),
+        (("--forwarding", "fullnat", "--one-armed", "--kind", "hash"), "198.18.100.1:80"),
+        (("--forwarding", "ipip", "--protocol", "udp", "--kind", "stun"), "198.18.100.1:80"),
+    ],
+    ids=["dsr", "one-armed", "ipip"],
+)
+def test_labs_of_every_sort(private_mounts: Path, options: tuple[str, ...], address: str) -> None:
+    """What is asked for is what comes up, and its backends answer, by the way that it says."""
+    directory = private_mounts / "sort"
+    place = ("--directory", str(directory), "--prefix", unique_prefix())
+    try:
+        up = command("lab", "up", "--backend", "b1,weight=2", *options, *place)
+        assert up.returncode == 0, up.stderr
+        lines = up.stdout.splitlines()
+        assert address in lines[0]
+        exports = (line.split()[1] for line in lines if line.startswith("  export "))
+        env = dict(export.split("=", 1) for export in exports)
+        lab = open_lab(directory)
+        try:
+            (talk,) = (line.strip() for line in lines if " netns exec " in line)
+            said = subprocess.run(
+                talk.removeprefix("sudo "), shell=True, capture_output=True, timeout=10, check=True
+            )
+            # The name that the server gives; of STUN the type of a binding response.
+            assert said.stdout.split()[: 2 if "stun" in options else 1] == (
+                [b"01", b"01"] if "stun" in options else [b"b1"]
+            )
+            (flow, *_) = json.loads(command("flows", "--json", env=env).stdout)
+            assert flow["backend"] == "b1"
+            (row,) = json.loads(command("services", "--json", env=env).stdout)
+            assert row["address"] == address
+            asked = dict(itertools.pairwise(options))
+            assert row["forwarding"] == asked.get("--forwarding", "nat")
+            assert row["protocol"] == asked.get("--protocol", "tcp")
+        finally:
+            lab.close()
+    finally:
+        assert command("lab", "down", *place).returncode == 0
+
+
+def test_what_does_not_go_together_builds_nothing(tmp_path: Path) -> None:
+    """Refused with the option, before anything is there."""
+    done = command(
+        *("lab", "up", "--protocol", "udp", "--kind", "http", "--directory", str(tmp_path / "lab"))
+    )
+    assert done.returncode == 1
+    assert "--kind http does not speak udp" in done.stderr
+    assert not (tmp_path / "lab").exists()

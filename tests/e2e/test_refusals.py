@@ -75,7 +75,7 @@ def test_not_root(place: Router) -> None:
     ("line", "wrong", "words"),
     [
         ('mode = "race"', 'mode = "rce"', (":5:", "mode", "'rce'", "expected 'race'")),
-        ('mode = "race"', 'mode = "inline"', (":5:", "mode", "not available in this version")),
+        ('mode = "race"', "probe_interval = 10", (":5:", "probe_interval", "duration")),
         ('fallback = "b1"', 'fallback = "b9"', (":7:", "fallback", "'b9'", "'b1', 'b2'")),
         ('deadline = "50ms"', "deadline = 50", (":8:", "deadline", '"50ms"')),
         ('protocol = "tcp"', 'protocoll = "tcp"', (":4:", "protocoll", "unknown key", "protocol")),

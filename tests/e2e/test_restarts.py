@@ -17,6 +17,7 @@ pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 LOSSES = ("no_path", "tail_call_missed", "orphan_reset", "orphan_dropped", "refused_no_backend")
 
 
+@pytest.mark.timeout(300)  # on a machine that others use as well
 @pytest.mark.parametrize(
     ("mode", "restarts", "streams", "rate"), [("native", 20, 200, 100), ("generic", 4, 50, 50)]
 )

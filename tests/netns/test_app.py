@@ -20,13 +20,15 @@ from pyroute2 import IPRoute
 from tests.support.bpf_programs import trivial_program
 from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
 from xdp_router.adapters import sysctl, xdp_link
-from xdp_router.adapters.control import ControlClient, ControlError, ControlInUse
+from xdp_router.adapters.control import ControlError, ControlInUse
+from xdp_router.adapters.control_client import ControlClient
 from xdp_router.adapters.dataplane import InstanceExists, find_instances, pinned_links
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.netlink import BackendRouteError
 from xdp_router.core.config import RouterConfig, Settings, config_from_flags
 from xdp_router.core.errors import XdpRouterError
-from xdp_router.daemon.app import AttachOptions, Router
+from xdp_router.daemon.app import Router
+from xdp_router.daemon.attach_options import AttachOptions
 from xdp_router.linux.ethtool import Offload, set_offload
 
 pytest_plugins = ("tests.support.netns",)
@@ -246,7 +248,7 @@ def test_a_task_that_fails_is_told_and_the_rest_goes_on(
         router = where.router()
 
         async def main() -> None:
-            router._spawn(broken(), "sweeping")
+            router.tasks.spawn(broken(), "sweeping")
             await asyncio.sleep(0)
             await serve(router, lambda: None)
 

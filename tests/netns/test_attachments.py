@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, real_loader, trivial_program
+from tests.support.bpf_programs import SMALL, IdleLoader, trivial_program
 from tests.support.fresh_netns import Wire, enter_netns, in_fresh_netns, make_wire, open_netns
 from xdp_router.adapters import xdp_link
 from xdp_router.adapters.dataplane import DataPlane
@@ -101,7 +101,7 @@ def place(bpffs: Path, mode: AttachMode | None = None, replace: bool = False) ->
     """The calling thread's namespace, which must be a fresh one."""
     names = ("eth0", "eth1")
     with IPRoute() as ipr:
-        plane = DataPlane.create(real_loader("object"), SMALL, instance_dir(bpffs, names))
+        plane = DataPlane.create(IdleLoader(), SMALL, instance_dir(bpffs, names))
         made = Attachments(plane, names, mode, replace)
         where = Place(ipr, plane, made)
         for name in names:

@@ -42,13 +42,17 @@ def works(router: Router) -> bool:
     return bool(router.ask("status")["engine"]["decided_race"] == before + 1)
 
 
-def test_a_hangup_changes_nothing(router: Router) -> None:
-    """SIGHUP: a line that says what this version does not do; the router goes on."""
+def test_a_hangup_reads_the_file_again(router: Router) -> None:
+    """SIGHUP: what differs is logged, nothing here; a file that is gone changes nothing."""
     router.start()
     os.kill(router.pid, signal.SIGHUP)
-    (line,) = wait_for(lambda: router.events("reload_not_supported"), message="the log line")
-    assert line["level"] == "warning"
-    assert line["mend"] == "stop the daemon and start it with the new configuration"
+    (line,) = wait_for(lambda: router.events("reconfigured"), message="the log line")
+    assert line["changes"] == []
+    router.config.unlink()
+    os.kill(router.pid, signal.SIGHUP)
+    (line,) = wait_for(lambda: router.events("reload_refused"), message="the log line")
+    assert line["level"] == "error"
+    assert line["reason"].endswith("router.toml: cannot be read: No such file or directory")
     assert works(router)
     assert router.stop() == 0
 
@@ -150,9 +154,11 @@ def test_signals_at_any_moment_of_the_start(router: Router, number: int) -> None
             storm(process, 10)
         _, said = process.communicate(timeout=10)
         allowed = {0, *(sign * n for n in (1, 2, 15) for sign in (-1,)), 128 + 2, 128 + 15}
-        if said.strip() != b"Aborted!":  # while its arguments were read
+        # The interpreter's own start, before a line of ours has run: long on a busy machine.
+        before_us = b"KeyboardInterrupt" in said and b"xdp_router" not in said
+        if said.strip() != b"Aborted!" and not before_us:  # while its arguments were read
             assert process.returncode in allowed, said
-        assert b"Traceback" not in said, said
+        assert before_us or b"Traceback" not in said, said
         if process.returncode == 128 + signal.SIGINT:
             assert len([line for line in said.splitlines() if b"[" not in line]) <= 1, said
         assert router.left_behind() == []

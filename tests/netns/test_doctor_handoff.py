@@ -57,10 +57,70 @@ def test_on_this_host() -> None:
         assert "needed for b" in found[0].text
 
 
+@in_fresh_netns
+def test_families_of_the_services() -> None:
+    """Only what services of a family need is asked for; the other one's settings do not count."""
+    with IPRoute() as ipr:
+        wire = make_wire(ipr, "a", "198.18.0.1", None)
+        wire.at_far(lambda _: set_offload("ap", Offload.GRO, False))
+        links = [link_info("a")]
+        web6 = ("web6", parse_endpoint("[2001:db8:100::1]:80"))
+        Path("/proc/sys/net/ipv4/conf/a/rp_filter").write_text("0")
+        Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
+        for ipv4, ipv6 in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            Path("/proc/sys/net/ipv4/conf/a/forwarding").write_text(str(ipv4))
+            Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text(str(ipv6))
+            for services, possible in (([WEB], ipv4), ([web6], ipv6), ([WEB, web6], ipv4 & ipv6)):
+                found = list(check_handoff(links, services))[-1]
+                assert (found.code, found.severity is Severity.OK) == ("handoff", bool(possible))
+
+
+@in_fresh_netns
+def test_sources_of_our_own() -> None:
+    """What goes to fullnat's backends bears our address: accept_local is needed."""
+    with IPRoute() as ipr:
+        wire = make_wire(ipr, "a", "198.18.0.1", None)
+        wire.at_far(lambda _: set_offload("ap", Offload.GRO, False))
+        for name in ("all", "a"):
+            Path(f"/proc/sys/net/ipv4/conf/{name}/rp_filter").write_text("0")
+        Path("/proc/sys/net/ipv4/conf/a/forwarding").write_text("1")
+        links, backend = [link_info("a")], ("b1", parse_endpoint("198.18.0.2:80"))
+        assert list(check_handoff(links, [WEB]))[-1].severity is Severity.OK
+        found = list(check_handoff(links, [WEB], [backend]))[-1]
+        assert (found.code, found.severity) == ("handoff", Severity.WARN)
+        assert "address 198.18.0.1 is an address of this host" in found.text
+        assert found.mend.startswith("sysctl -w net.ipv4.conf.a.accept_local=1")
+        Path("/proc/sys/net/ipv4/conf/a/accept_local").write_text("1")
+        assert list(check_handoff(links, [WEB], [backend]))[-1].severity is Severity.OK
+
+
 def test_one_armed() -> None:
     """The only interface has to forward to itself."""
-    (lacks, possible) = judge_handoff([HandoffFacts("a", "", False, (STUCK,))])
+    (lacks, possible) = judge_handoff([HandoffFacts("a", "", False, {4: (STUCK,)})])
     assert (lacks.code, possible.severity) == ("takes_no_xdp_frames", Severity.WARN)
     assert "ethtool -L" in lacks.mend
     assert "it does not forward" in possible.text
     assert possible.mend == 'sysctl -w net.x=1; or kernel_handoff = "set"'
+
+
+def test_one_family_that_is_not_forwarded() -> None:
+    """The other one's packets are handed over all the same; both are told when both are stuck."""
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (), 6: (STUCK,)})])
+    assert found.severity is Severity.WARN
+    assert found.text.startswith("what IPv6 comes in here for a has to be forwarded")
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (STUCK,), 6: (STUCK,)})])
+    assert found.text.startswith("what comes in here for a has to be forwarded")
+    (found,) = judge_handoff([HandoffFacts("a", "", True, {4: (STUCK,), 6: ()})])
+    assert (found.severity, "cannot take IPv4 over" in found.text) == (Severity.OK, True)
+
+
+def test_nothing_is_handed_over_where_it_is_switched_off() -> None:
+    """Then it is no help that the kernel would forward; the mend is the setting."""
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: ()})], off=True)
+    assert (found.code, found.severity) == ("handoff", Severity.WARN)
+    assert found.text.endswith('dropped (no_path): kernel_handoff is "off"')
+    assert found.mend.startswith('kernel_handoff = "check"')
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (STUCK,)})], off=True)
+    assert found.mend.endswith("and sysctl -w net.x=1")
+    (found,) = judge_handoff([HandoffFacts("a", "", True, {4: ()})], off=True)
+    assert found.severity is Severity.OK

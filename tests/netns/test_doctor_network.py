@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 import socket
+from itertools import islice
 
 from pyroute2 import IPRoute
 
-from tests.support.fresh_netns import in_fresh_netns, make_sysctls_read_only, make_wire
+from tests.support.fresh_netns import (
+    in_fresh_netns,
+    make_sysctls_read_only,
+    make_wire,
+    wait_for_ipv6,
+)
 from xdp_router.adapters import doctor_network
 from xdp_router.adapters.doctor_finding import Finding, Severity
+from xdp_router.adapters.doctor_target import Named
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.sysctl import Sysctls
 from xdp_router.core.address import parse_endpoint
 
 SERVICE = ("web", parse_endpoint("198.18.100.1:80"))
+SERVICE6 = ("web6", parse_endpoint("[2001:db8:100::1]:80"))
 BACKEND = ("b1", parse_endpoint("198.18.1.2:8080"))
 
 
@@ -30,6 +38,79 @@ def test_forwarding() -> None:
         assert _bad(list(doctor_network.check_forwarding())) == {"ip_forward": Severity.WARN}
         sysctls.set("net.ipv4.ip_forward", "1")
         assert _bad(list(doctor_network.check_forwarding())) == {}
+
+
+@in_fresh_netns
+def test_source_ports_of_fullnat() -> None:
+    """Looked at as probe ports are, and told by their own names."""
+    found = doctor_network.check_nat_ports(20_000, 20_009, attached=True)
+    assert _bad(list(found)) == {"nat_ports_not_reserved": Severity.WARN}
+    with Sysctls() as sysctls:
+        sysctls.reserve_ports(20_000, 20_009)
+        assert _bad(list(doctor_network.check_nat_ports(20_000, 20_009, attached=True))) == {}
+
+
+@in_fresh_netns
+def test_ipv6_forwarding() -> None:
+    """It is looked at where a service has IPv6, and with its mend it is in order."""
+    name = "net.ipv6.conf.all.forwarding"
+    with Sysctls() as sysctls:
+        sysctls.set("net.ipv4.ip_forward", "1")
+        sysctls.set(name, "0")
+        assert _bad(list(doctor_network.check_forwarding([SERVICE]))) == {}
+        found = list(doctor_network.check_forwarding([SERVICE, SERVICE6]))
+        assert _bad(found) == {"ipv6_forwarding": Severity.WARN}
+        assert found[0].mend.startswith(f"sysctl -w {name}=1")
+        sysctls.set(name, "1")
+        assert _bad(list(doctor_network.check_forwarding([SERVICE6]))) == {}
+
+
+@in_fresh_netns
+def test_ipv6_of_the_interfaces() -> None:
+    """One without a global address, and one with IPv6 off: only where a service has IPv6."""
+    with IPRoute() as netlink:
+        wire = make_wire(netlink, "v0", None, None)
+
+        def found(*services: Named) -> dict[str, Severity]:
+            return _bad(list(doctor_network.check_ipv6(services, [link_info("v0")])))
+
+        assert found(SERVICE) == {}
+        assert found(SERVICE, SERVICE6) == {"no_ipv6_address": Severity.WARN}
+        netlink.addr("add", index=wire.near, address="2001:db8:1::1", prefixlen=64)
+        wait_for_ipv6(netlink, wire.near)
+        assert found(SERVICE6) == {}
+        with Sysctls() as sysctls:
+            sysctls.set("net.ipv6.conf.v0.disable_ipv6", "1")
+            assert found(SERVICE6) == {"ipv6_off": Severity.FAIL}
+
+
+@in_fresh_netns
+def test_ipv6_backends() -> None:
+    """Reached by neighbour discovery, also by a link-local gateway, which is named; or not.
+
+    Who has to be a neighbour must not be behind one.
+    """
+    with IPRoute() as netlink:
+        wire = make_wire(netlink, "v0", "2001:db8:1::1", "2001:db8:1::2")
+        wire.at_far(lambda far: far.addr("add", index=wire.far, address="fe80::1", prefixlen=64))
+        netlink.route("add", dst="2001:db8:7::/64", gateway="fe80::1", oif=wire.near)
+    near = ("b1", parse_endpoint("[2001:db8:1::2]:80"))
+    far = ("b2", parse_endpoint("[2001:db8:7::7]:80"))
+    found = list(doctor_network.check_backends([SERVICE6], [near, far], [link_info("v0")]))
+    assert [each.text for each in found] == [
+        "[2001:db8:1::2]:80 is reached by v0",
+        "[2001:db8:7::7]:80 is reached by v0 via fe80::1",
+    ]
+    (near_found, far_found) = doctor_network.check_backends(
+        [], [near, far], [link_info("v0")], {"b1", "b2"}
+    )
+    assert near_found.severity is Severity.OK
+    assert (far_found.code, far_found.severity) == ("backend_behind_gateway", Severity.FAIL)
+    assert "gateway fe80::1" in far_found.text
+    gone = ("gone", parse_endpoint("[2001:db8:9::9]:80"))
+    (lost,) = doctor_network.check_backends([SERVICE6], [gone], [])
+    assert (lost.code, lost.severity) == ("backend_unreachable", Severity.WARN)
+    assert lost.mend == "ip route get 2001:db8:9::9; ping 2001:db8:9::9"
 
 
 @in_fresh_netns
@@ -50,6 +131,11 @@ def test_ports() -> None:
         with socket.create_server(("127.0.0.1", 61_005)):
             found = _bad(list(doctor_network.check_ports(61_000, 61_009, attached=True)))
             assert found == {"probe_port_in_use": Severity.WARN}
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagrams:
+            datagrams.bind(("::", 61_006))
+            (used,) = islice(doctor_network.check_nat_ports(61_006, 61_009, attached=True), 1)
+            assert used.code == "nat_port_in_use"
+            assert "on UDP port 61006, inside" in used.text
 
 
 @in_fresh_netns

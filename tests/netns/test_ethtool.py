@@ -7,7 +7,14 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
-from xdp_router.linux.ethtool import Offload, active_features, channels, get_offload, set_offload
+from xdp_router.linux.ethtool import (
+    Offload,
+    active_features,
+    channels,
+    get_offload,
+    set_offload,
+    set_tag_insertion,
+)
 
 
 @pytest.mark.parametrize("offload", list(Offload))
@@ -58,3 +65,20 @@ def test_channels() -> None:
         )
     found = channels("v0")
     assert (found.rx_max, found.rx, found.tx) == (2, 2, 3)
+
+
+@in_fresh_netns
+def test_tag_insertion() -> None:
+    """The kernel, not the device, puts tags into frames, or the other way round; no other switch
+    moves.
+    """
+    with IPRoute() as netlink:
+        netlink.link("add", ifname="v0", kind="veth", peer={"ifname": "v1"})
+    before = active_features("v0")
+    assert "tx-vlan-hw-insert" in before
+    set_tag_insertion("v0", False)
+    assert active_features("v0") == before - {"tx-vlan-hw-insert"}
+    set_tag_insertion("v0", True)
+    assert active_features("v0") == before
+    with pytest.raises(OSError, match="nowhere0"):
+        set_tag_insertion("nowhere0", False)

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
+import time
+from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
-from tests.support.fresh_netns import in_fresh_netns, make_wire
-from xdp_router.adapters.host import link_info
+from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire, wait_for_ipv6
+from xdp_router.adapters.host import Rtnl, link_info
 from xdp_router.adapters.host_checks import (
     NATIVE_MTU_MAX,
     HostWarning,
@@ -19,7 +23,7 @@ from xdp_router.adapters.host_checks import (
     check_service,
 )
 from xdp_router.adapters.xdp_link import AttachFailed, AttachMode, attach
-from xdp_router.core.address import parse_endpoint
+from xdp_router.core.address import parse_addr, parse_endpoint
 from xdp_router.lab import xdp_stub
 from xdp_router.linux.ethtool import Offload, set_offload
 
@@ -160,3 +164,80 @@ def test_arp_is_answered_by_proxy() -> None:
     with open("/proc/sys/net/ipv4/conf/v0/proxy_arp_pvlan", "w", encoding="ascii") as file:
         file.write("1\n")
     assert service_findings("198.18.0.9") == []
+
+
+ON_SUBNET = "2001:db8:1::9"
+
+
+def service6_findings(address: str = ON_SUBNET) -> list[HostWarning]:
+    return check_service(parse_endpoint(f"[{address}]:80"), [link_info("v0")])
+
+
+@in_fresh_netns
+def test_ipv6_service_in_a_connected_subnet() -> None:
+    """An address that nobody answers neighbour solicitations for; the mend ends it."""
+    with IPRoute() as netlink:
+        wire = make_wire(netlink, "v0", "2001:db8:1::1", "2001:db8:1::2")
+        assert not resolves(wire)
+        (found,) = service6_findings()
+        assert (found.code, found.interface) == ("service_not_answered_for", "v0")
+        assert "[2001:db8:1::9]:80" in found.text
+        assert "nobody answers neighbour solicitations for it" in found.text
+        assert found.mend.startswith(
+            "ip addr add 2001:db8:1::9/128 dev v0 nodad preferred_lft 0; or"
+        )
+        assert service6_findings("2001:db8:1::1") == []
+        assert service6_findings("2001:db8:100::1") == []
+        index = netlink.link_lookup(ifname="v0")[0]
+        netlink.addr(
+            "add", index=index, address=ON_SUBNET, prefixlen=128, preferred=0, valid=FOREVER
+        )
+        wait_for_ipv6(netlink, index)
+        assert service6_findings() == []
+        assert resolves(wire)
+
+
+@in_fresh_netns
+def test_neighbour_discovery_by_proxy() -> None:
+    """What is told of the proxy is so: the other end resolves the address exactly when nothing
+    is found. It takes proxy_ndp, forwarding and an entry."""
+    with IPRoute() as netlink:
+        wire = make_wire(netlink, "v0", "2001:db8:1::1", "2001:db8:1::2")
+        conf = Path("/proc/sys/net/ipv6/conf/v0")
+        # Its answers by proxy are delayed by up to 0.8 s else.
+        Path("/proc/sys/net/ipv6/neigh/v0/proxy_delay").write_text("0")
+        for entry in (False, True):
+            if entry:
+                netlink.neigh(
+                    "add", dst=ON_SUBNET, ifindex=wire.near, flags=NTF_PROXY, family=10, state=0
+                )
+            for proxy, forwarding in itertools.product((0, 1), repeat=2):
+                (conf / "proxy_ndp").write_text(str(proxy))
+                (conf / "forwarding").write_text(str(forwarding))
+                assert (service6_findings() == []) == resolves(wire), (entry, proxy, forwarding)
+        assert resolves(wire)
+
+
+NTF_PROXY = 0x08
+FOREVER = 0xFFFFFFFF
+
+
+def resolves(wire: Wire) -> bool:
+    """Whether the far end gets an answer for ON_SUBNET, asked anew."""
+    answers: list[bool] = []
+    addr = parse_addr(ON_SUBNET)
+
+    def ask(ipr: IPRoute) -> None:
+        with contextlib.suppress(NetlinkError):
+            ipr.neigh("del", dst=ON_SUBNET, ifindex=wire.far, family=10)
+        with Rtnl() as rtnl:
+            rtnl.use_neighbour(wire.far, addr)
+            for _ in range(30):
+                found = rtnl.neighbour(wire.far, addr)
+                if found is not None and found.mac:
+                    break
+                time.sleep(0.01)
+            answers.append(found is not None and bool(found.mac))
+
+    wire.at_far(ask)
+    return answers[0]

@@ -142,11 +142,11 @@ def test_what_may_be_set() -> None:
         write("all", "rp_filter", 1)
         facts = read_facts(BE, backend.near)
         found = replies()
-        assert [name for name, _ in own_changes(facts, forward_obstacles(facts))] == [
+        assert [name for name, _ in own_changes(BE, forward_obstacles(facts))] == [
             "net.ipv4.conf.be/7.forwarding"
         ]
         assert any("conf.all" in each.mend for each in found)
-        assert own_changes(facts, found) == ()
+        assert own_changes(BE, found) == ()
 
 
 @in_fresh_netns

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -73,15 +74,18 @@ def test_nothing_survives_a_killed_parent(tmp_path: Path, rng: random.Random) ->
         wait_for(lambda: not processes.marked(tmp_path), 5.0, "everything ends with the parent")
 
 
-def test_sockets_work_from_outside() -> None:
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_sockets_work_from_outside(family: int, host: str) -> None:
     """A socket made in the namespace connects there, whichever thread uses it."""
     namespace = Namespace.create("ns")
     try:
-        prepare(namespace, {})
-        with namespace.socket() as server:
-            server.bind(("127.0.0.1", 0))
+        prepare(namespace, {}, ipv6=True)
+        with namespace.socket(family) as server:
+            server.bind((host, 0))
             server.listen()
-            with namespace.connect(server.getsockname()) as peer:
+            with namespace.connect(server.getsockname()[:2]) as peer:
                 peer.sendall(b"hello")
                 connection, _ = server.accept()
                 with connection:

@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and link events against the real kernel, in namespaces of their own."""
+"""Watched paths and link events against the real kernel, in namespaces of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import pytest
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import Wire, in_fresh_netns, make_wire
+from tests.support.path_watch import Watch, do, until, watch_wire
 from xdp_router.adapters.host import Rtnl, mac_bytes
 from xdp_router.adapters.netlink import (
     REFRESH_AT_ONCE,
-    BackendRouteError,
-    LinkEvent,
     NoSuchInterface,
-    Path,
     PathWatcher,
     link_info,
-    require_attached,
-    resolve_paths,
 )
 from xdp_router.core.address import parse_addr
 
@@ -35,9 +29,6 @@ NEAR_MAC = "02:00:00:00:01:01"
 FAR_MAC = "02:00:00:00:01:02"
 OTHER_MAC = "02:00:00:00:01:99"
 
-_Result = TypeVar("_Result")
-PathChange = tuple[int, Path | None, str]
-
 
 def _wire(ipr: IPRoute) -> Wire:
     wire = make_wire(ipr, "be1", NEAR, FAR)
@@ -46,63 +37,8 @@ def _wire(ipr: IPRoute) -> Wire:
     return wire
 
 
-async def _do(action: Callable[[IPRoute], _Result]) -> _Result:
-    """Run blocking netlink work beside the event loop; the thread inherits the namespace."""
-
-    def run() -> _Result:
-        with IPRoute() as ipr:
-            return action(ipr)
-
-    return await asyncio.to_thread(run)
-
-
-async def _until(condition: Callable[[], bool], what: str, timeout_s: float = 5.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {timeout_s} s: {what}"
-        await asyncio.sleep(0.01)
-
-
-class _Watch:
-    """A watcher of FAR with what it reported."""
-
-    def __init__(self, refresh_ns: int = 3_000_000_000, grace_ns: int = 300_000_000) -> None:
-        self.changes: list[PathChange] = []
-        self.links: list[LinkEvent] = []
-        self.watcher = PathWatcher(
-            lambda addr, path, reason: self.changes.append((addr, path, reason)),
-            self.links.append,
-            refresh_ns=refresh_ns,
-            loss_grace_ns=grace_ns,
-        )
-
-    @property
-    def path(self) -> Path | None:
-        return self.changes[-1][1] if self.changes else None
-
-    @property
-    def reason(self) -> str:
-        return self.changes[-1][2] if self.changes else ""
-
-    def saw(self, what: str, name: str) -> bool:
-        return any(event.what == what and event.link.name == name for event in self.links)
-
-
-def _run(conversation: Callable[[Wire, _Watch], Awaitable[None]], watch: _Watch) -> None:
-    async def main() -> None:
-        try:
-            watch.watcher.start([FAR_INT])
-            await _until(lambda: watch.path is not None, "first resolution")
-            await conversation(wire, watch)
-        finally:
-            watch.watcher.close()
-
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        try:
-            asyncio.run(main())
-        finally:
-            os.close(wire.far_ns)
+def _run(conversation: Callable[[Wire, Watch], Awaitable[None]], watch: Watch) -> None:
+    watch_wire(_wire, FAR_INT, conversation, watch)
 
 
 @in_fresh_netns
@@ -128,23 +64,10 @@ def test_missing_interface_is_named_with_those_that_exist(name: str) -> None:
 
 
 @in_fresh_netns
-def test_direct_backend_is_resolved() -> None:
-    """A backend on the link gets its MAC, ours, and our address as probe source."""
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        found = resolve_paths([FAR_INT])[FAR_INT]
-        os.close(wire.far_ns)
-    subnet = (parse_addr(NEAR) & 0xFFFFFF00, 0xFFFFFF00)  # whose hosts it answers directly
-    macs = mac_bytes(FAR_MAC), mac_bytes(NEAR_MAC)
-    assert found.path == Path(wire.near, *macs, parse_addr(NEAR), (subnet,))
-    assert (found.interface, found.next_hop) == ("be1", FAR_INT)
-
-
-@in_fresh_netns
 def test_subnets_are_those_that_the_next_hop_is_in() -> None:
     """A second subnet of the interface is another matter, as long as it is one; changes tell."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
+    async def conversation(wire: Wire, watch: Watch) -> None:
         first = (parse_addr(NEAR) & 0xFFFFFF00, 0xFFFFFF00)
         assert watch.path is not None
         assert watch.path.subnets == (first,)
@@ -153,138 +76,81 @@ def test_subnets_are_those_that_the_next_hop_is_in() -> None:
             ipr.addr("add", index=wire.near, address="198.19.7.1", prefixlen=24)
             ipr.addr("add", index=wire.near, address="198.18.1.3", prefixlen=16)
 
-        await _do(add)
+        await do(add)
         both = {first, (parse_addr(NEAR) & 0xFFFF0000, 0xFFFF0000)}
-        await _until(
+        await until(
             lambda: watch.path is not None and set(watch.path.subnets) == both, "both subnets"
         )
 
-    _run(conversation, _Watch())
-
-
-@in_fresh_netns
-def test_backend_behind_gateway_gets_the_gateways_mac() -> None:
-    """A routed backend is reached by the MAC of its gateway."""
-    remote = parse_addr("198.19.7.7")
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        ipr.route("add", dst="198.19.7.0/24", gateway=FAR)
-        found = resolve_paths([remote])[remote]
-        os.close(wire.far_ns)
-    assert found.path is not None
-    assert found.path.dmac == mac_bytes(FAR_MAC)
-    assert found.next_hop == FAR_INT
-
-
-@in_fresh_netns
-def test_one_shot_reports_what_it_could_not_resolve() -> None:
-    """No route and no ARP answer are told apart, and the wait is bounded."""
-    absent, unrouted = parse_addr("198.18.1.77"), parse_addr("198.19.9.9")
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        began = time.monotonic()
-        found = resolve_paths([absent, unrouted], timeout_ns=200_000_000)
-        took_s = time.monotonic() - began
-        os.close(wire.far_ns)
-    assert found[absent].path is None
-    assert found[absent].reason == "no ARP answer from 198.18.1.77 on be1"
-    assert found[absent].interface == "be1"
-    assert found[unrouted].reason == "no route to 198.19.9.9"
-    assert 0.2 <= took_s < 1.0
-
-
-@in_fresh_netns
-def test_route_by_unattached_interface_is_refused_with_the_mend() -> None:
-    """attach learns which backend leaves by which interface, and what to type."""
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        found = resolve_paths([FAR_INT])
-        os.close(wire.far_ns)
-    require_attached(found.values(), {wire.near}, {FAR_INT: "b1"})
-    with pytest.raises(BackendRouteError) as refusal:
-        require_attached(found.values(), {wire.near + 1}, {FAR_INT: "b1"})
-    assert "backend b1 (198.18.1.2): its route leaves by be1" in str(refusal.value)
-    assert str(refusal.value).endswith("add be1 to the attach command")
-
-
-@in_fresh_netns
-def test_backend_on_this_host_is_refused() -> None:
-    """A backend that is the router itself can't work with nat, and is said to be so."""
-    with IPRoute() as ipr:
-        wire = _wire(ipr)
-        ipr.link("set", index=1, state="up")
-        found = resolve_paths([parse_addr(NEAR)])
-        os.close(wire.far_ns)
-    with pytest.raises(BackendRouteError, match=r"b1 \(198.18.1.1\) is an address of this host"):
-        require_attached(found.values(), {wire.near}, {parse_addr(NEAR): "b1"})
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_changed_mac_of_backend_is_reported() -> None:
     """A neighbour that comes back with another MAC changes the path, without a gap."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(
             lambda ipr: ipr.neigh(
                 "set", dst=FAR, lladdr=OTHER_MAC, ifindex=wire.near, state="reachable"
             )
         )
-        await _until(
+        await until(
             lambda: watch.path is not None and watch.path.dmac == mac_bytes(OTHER_MAC), "new MAC"
         )
         assert all(path is not None for _, path, _ in watch.changes)
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_flushed_neighbour_is_found_again_without_losing_the_path() -> None:
     """A flushed ARP entry is resolved anew; nothing is reported, the backend stays up."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
 
         def back() -> bool:
             with Rtnl() as rtnl:
                 entry = rtnl.neighbour(wire.near, FAR_INT)
             return entry is not None and entry.mac == mac_bytes(FAR_MAC)
 
-        await _until(back, "neighbour entry back")
+        await until(back, "neighbour entry back")
         await asyncio.sleep(0.4)
         assert len(watch.changes) == 1
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_backend_that_stops_answering_arp_is_lost_and_comes_back() -> None:
     """Past the grace time a silent neighbour is reported, and again when it answers."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(
             lambda _: wire.at_far(
                 lambda far: far.addr("del", index=wire.far, address=FAR, prefixlen=24)
             )
         )
-        await _do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
-        await _until(lambda: watch.path is None, "loss")
+        await do(lambda ipr: ipr.neigh("del", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near))
+        await until(lambda: watch.path is None, "loss")
         assert watch.reason == "no ARP answer from 198.18.1.2 on be1"
-        await _do(
+        await do(
             lambda _: wire.at_far(
                 lambda far: far.addr("add", index=wire.far, address=FAR, prefixlen=24)
             )
         )
-        await _until(lambda: watch.path is not None, "return")
+        await until(lambda: watch.path is not None, "return")
 
-    _run(conversation, _Watch(refresh_ns=200_000_000))
+    _run(conversation, Watch(refresh_ns=200_000_000))
 
 
 @in_fresh_netns
 def test_stale_neighbour_is_confirmed() -> None:
     """A stale entry is put to use again, so that it neither expires nor misleads."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(
             lambda ipr: ipr.neigh("set", dst=FAR, lladdr=FAR_MAC, ifindex=wire.near, state="stale")
         )
 
@@ -293,94 +159,94 @@ def test_stale_neighbour_is_confirmed() -> None:
                 entry = rtnl.neighbour(wire.near, FAR_INT)
             return entry is not None and entry.state in (0x02, 0x08, 0x10)
 
-        await _until(confirmed, "delay, probe or reachable")
+        await until(confirmed, "delay, probe or reachable")
         assert len(watch.changes) == 1
 
-    _run(conversation, _Watch(refresh_ns=100_000_000))
+    _run(conversation, Watch(refresh_ns=100_000_000))
 
 
 @in_fresh_netns
 def test_flap_and_mac_change_of_interface_are_reported() -> None:
     """Interface down takes the path, up gives it back, a new MAC becomes the source MAC."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(lambda ipr: ipr.link("set", index=wire.near, state="down"))
-        await _until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
-        await _do(lambda ipr: ipr.link("set", index=wire.near, state="up"))
-        await _until(lambda: watch.saw("up", "be1") and watch.path is not None, "up")
-        await _do(lambda ipr: ipr.link("set", index=wire.near, address=OTHER_MAC))
-        await _until(lambda: watch.saw("mac", "be1"), "mac event")
-        await _until(
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(lambda ipr: ipr.link("set", index=wire.near, state="down"))
+        await until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
+        await do(lambda ipr: ipr.link("set", index=wire.near, state="up"))
+        await until(lambda: watch.saw("up", "be1") and watch.path is not None, "up")
+        await do(lambda ipr: ipr.link("set", index=wire.near, address=OTHER_MAC))
+        await until(lambda: watch.saw("mac", "be1"), "mac event")
+        await until(
             lambda: watch.path is not None and watch.path.smac == mac_bytes(OTHER_MAC), "new MAC"
         )
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_address_and_mtu_of_interface_are_followed() -> None:
     """An address that goes or comes, and a new MTU, are reported with the value they leave."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
+    async def conversation(wire: Wire, watch: Watch) -> None:
         host, prefix, other = NEAR, 24, "198.19.77.1"
 
         def address() -> int:
             return watch.watcher.links()[wire.near].addr
 
-        await _do(lambda ipr: ipr.addr("add", index=wire.near, address=other, prefixlen=24))
-        await _do(lambda ipr: ipr.addr("delete", index=wire.near, address=host, prefixlen=prefix))
-        await _until(lambda: address() == parse_addr(other), "the other address")
+        await do(lambda ipr: ipr.addr("add", index=wire.near, address=other, prefixlen=24))
+        await do(lambda ipr: ipr.addr("delete", index=wire.near, address=host, prefixlen=prefix))
+        await until(lambda: address() == parse_addr(other), "the other address")
         assert watch.saw("address", "be1")
-        await _do(lambda ipr: ipr.addr("delete", index=wire.near, address=other, prefixlen=24))
-        await _until(lambda: not address(), "no address")
-        await _do(lambda ipr: ipr.addr("add", index=wire.near, address=host, prefixlen=prefix))
-        await _until(lambda: address() == parse_addr(host), "the address again")
-        await _do(lambda ipr: ipr.link("set", index=wire.near, mtu=1280))
-        await _until(lambda: watch.saw("mtu", "be1"), "mtu event")
+        await do(lambda ipr: ipr.addr("delete", index=wire.near, address=other, prefixlen=24))
+        await until(lambda: not address(), "no address")
+        await do(lambda ipr: ipr.addr("add", index=wire.near, address=host, prefixlen=prefix))
+        await until(lambda: address() == parse_addr(host), "the address again")
+        await do(lambda ipr: ipr.link("set", index=wire.near, mtu=1280))
+        await until(lambda: watch.saw("mtu", "be1"), "mtu event")
         assert watch.links[-1].link.mtu == 1280
         assert watch.links[-1].link.addr == parse_addr(host)
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_deleted_and_recreated_interface_is_reported() -> None:
     """A deleted interface takes the path; one of the same name gives it back, renumbered."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        await _do(lambda ipr: ipr.link("del", index=wire.near))
-        await _until(lambda: watch.saw("deleted", "be1") and watch.path is None, "deletion")
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        await do(lambda ipr: ipr.link("del", index=wire.near))
+        await until(lambda: watch.saw("deleted", "be1") and watch.path is None, "deletion")
         assert watch.reason
-        again = await _do(lambda ipr: make_wire(ipr, "be1", NEAR, FAR, wire.far_ns))
-        await _until(lambda: watch.saw("created", "be1"), "creation")
-        await _until(lambda: watch.path is not None, "path")
+        again = await do(lambda ipr: make_wire(ipr, "be1", NEAR, FAR, wire.far_ns))
+        await until(lambda: watch.saw("created", "be1"), "creation")
+        await until(lambda: watch.path is not None, "path")
         assert watch.path is not None
         assert watch.path.ifindex == again.near
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_route_change_moves_the_path() -> None:
     """A more specific route by another interface moves the path there, and back when it goes."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
-        second = await _do(
+    async def conversation(wire: Wire, watch: Watch) -> None:
+        second = await do(
             lambda ipr: make_wire(ipr, "be2", "198.18.2.1", "198.18.2.2", wire.far_ns)
         )
-        await _do(lambda ipr: ipr.route("add", dst=f"{FAR}/32", gateway="198.18.2.2"))
-        await _until(lambda: watch.path is not None and watch.path.ifindex == second.near, "be2")
-        await _do(lambda ipr: ipr.route("del", dst=f"{FAR}/32", gateway="198.18.2.2"))
-        await _until(lambda: watch.path is not None and watch.path.ifindex == wire.near, "be1")
+        await do(lambda ipr: ipr.route("add", dst=f"{FAR}/32", gateway="198.18.2.2"))
+        await until(lambda: watch.path is not None and watch.path.ifindex == second.near, "be2")
+        await do(lambda ipr: ipr.route("del", dst=f"{FAR}/32", gateway="198.18.2.2"))
+        await until(lambda: watch.path is not None and watch.path.ifindex == wire.near, "be1")
 
-    _run(conversation, _Watch())
+    _run(conversation, Watch())
 
 
 @in_fresh_netns
 def test_lost_kernel_events_are_made_up_for() -> None:
     """After an overrun of the event socket the watcher has the kernel's state all the same."""
 
-    async def conversation(wire: Wire, watch: _Watch) -> None:
+    async def conversation(wire: Wire, watch: Watch) -> None:
         watch.watcher._events.setsockopt(1, 8, 2048)  # SO_RCVBUF
 
         def burst(ipr: IPRoute) -> None:
@@ -391,10 +257,10 @@ def test_lost_kernel_events_are_made_up_for() -> None:
         burst_thread = threading.Thread(target=lambda: burst(IPRoute()))
         burst_thread.start()
         burst_thread.join()  # blocks the loop, so that nobody reads
-        await _until(lambda: watch.watcher.overruns > 0, "overrun")
-        await _until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
+        await until(lambda: watch.watcher.overruns > 0, "overrun")
+        await until(lambda: watch.saw("down", "be1") and watch.path is None, "down")
 
-    _run(conversation, _Watch(refresh_ns=60_000_000_000))
+    _run(conversation, Watch(refresh_ns=60_000_000_000))
 
 
 @in_fresh_netns
@@ -407,12 +273,12 @@ def test_many_addresses_are_refreshed_in_rounds() -> None:
         watcher = PathWatcher(lambda addr, _path, _reason: known.add(addr), refresh_ns=3600 * 10**9)
         watcher.start(addrs)
         try:
-            await _until(lambda: len(known) == len(addrs), "first look", 30)
+            await until(lambda: len(known) == len(addrs), "first look", 30)
             rounds = []
             for _ in range(3):
                 watcher._refresh()
                 rounds.append(set(watcher._dirty))
-                await _until(lambda: not watcher._dirty, "refreshed", 30)
+                await until(lambda: not watcher._dirty, "refreshed", 30)
             assert [len(each) for each in rounds] == [REFRESH_AT_ONCE, REFRESH_AT_ONCE, 5]
             assert set().union(*rounds) == set(addrs)
         finally:

@@ -218,3 +218,20 @@ def test_no_lab_is_said_plainly(place: Place) -> None:
         open_lab(place.directory)
     place.down()
     wait_for(lambda: not place.directory.exists())
+
+
+def test_segment_is_kept_and_goes(place: Place) -> None:
+    """A kept lab with a switch works for a later process, and nothing of it stays behind."""
+    spec = LabSpec((BackendSpec("b1", port=80),), method="dsr", topology="segment")
+    up(spec, directory=place.directory, prefix=place.prefix, netns_dir=place.netns_dir).close()
+    lab = open_lab(place.directory)
+    try:
+        assert lab.router_interfaces == ("lan0",)
+        assert who(lab, 0) == "b1"
+        lab.down_backend(0)
+        lab.up_backend(0)
+        assert who(lab, 0) == "b1"
+    finally:
+        lab.close()
+    assert f"{place.prefix}-segment" in place.down().namespaces
+    place.assert_empty()

@@ -144,3 +144,35 @@ def test_frame_longer_than_the_mtu_is_counted() -> None:
         assert not sender.send_frame(wire.near, bytes(9000))
         assert sender.counters["send_failed"] == 1
         assert sender.counters["frame_sent"] == 0
+
+
+@in_fresh_netns
+def test_ipv6_probe_is_answered_by_a_real_server() -> None:
+    """A listening kernel answers the probe with a SYN-ACK for its number, a closed port with a
+    RST: it has found the checksum right."""
+    with IPRoute() as ipr:
+        wire = make_wire(ipr, "be1", "2001:db8:1::1", "2001:db8:1::2")
+        far = parse_addr("2001:db8:1::2")
+        path = resolve_paths([far])[far].path
+        assert path is not None
+        sender = ProbeSocket()
+        with (
+            _far_socket(wire, socket.AF_INET6, socket.SOCK_STREAM) as server,
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)) as sniffer,
+        ):
+            server.bind(("2001:db8:1::2", PORT))
+            server.listen()
+            sniffer.bind(("be1", _ETH_P_ALL))
+            sniffer.settimeout(3)
+            for port, seq, flags in ((PORT, 0xFFFFFFFF, 0x12), (PORT + 1, 7, 0x14)):
+                assert sender.send_probe(ProbeTarget(path, far, port), 60001, seq)
+                answer = sniffer.recv(2048)
+                source = socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
+                while answer[12:14] != b"\x86\xdd" or answer[20] != 6 or answer[22:38] != source:
+                    answer = sniffer.recv(2048)
+                assert struct.unpack_from("!HH", answer, 54) == (port, 60001)
+                assert struct.unpack_from("!I", answer, 62)[0] == (seq + 1) & 0xFFFFFFFF
+                assert answer[67] == flags
+        assert sender.counters["probe_sent"] == 2
+        sender.close()
+        os.close(wire.far_ns)

@@ -80,6 +80,31 @@ def test_reserved_ports_are_not_given_out() -> None:
 
 
 @in_fresh_netns
+def test_reserved_ports_count_for_both_families() -> None:
+    """The list is called IPv4's, and IPv6 sockets get none of its ports either, bound or not."""
+    with IPRoute() as ipr:
+        ipr.link("set", index=1, state="up")
+    with Sysctls() as sysctls, socket.create_server(("::1", 50_000), family=socket.AF_INET6):
+        sysctls.set("net.ipv4.ip_local_port_range", "40000 40003")
+        sysctls.reserve_ports(40000, 40002)
+        with socket.socket(socket.AF_INET6) as first, socket.socket(socket.AF_INET6) as second:
+            first.connect(("::1", 50_000))
+            assert first.getsockname()[1] == 40003
+            with pytest.raises(OSError, match="in use"):
+                second.bind(("::1", 0))
+
+
+@in_fresh_netns
+def test_ipv6_listener_in_the_range_is_warned_about() -> None:
+    """The same for a server that has IPv6 only."""
+    with IPRoute() as ipr:
+        ipr.link("set", index=1, state="up")
+    with socket.create_server(("::1", 40_005), family=socket.AF_INET6), Sysctls() as sysctls:
+        (warning,) = sysctls.reserve_ports(40_000, 40_010)
+    assert "TCP port 40005" in warning
+
+
+@in_fresh_netns
 def test_listener_in_the_range_is_warned_about() -> None:
     """A local server on a probe port is named; one beside the range is not."""
     with socket.socket() as inside, socket.socket() as beside, Sysctls() as sysctls:
@@ -126,6 +151,7 @@ def test_an_interface_with_a_dot() -> None:
     with IPRoute() as ipr:
         ipr.link("add", ifname="eth0.5", kind="veth", peer={"ifname": "peer"})
     assert sysctl.read(sysctl.of_interface("eth0.5", "forwarding")) == "0"
+    assert sysctl.read(sysctl.of_interface("eth0.5", "disable_ipv6", ipv6=True)) == "0"
 
 
 @in_fresh_netns

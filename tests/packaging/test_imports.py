@@ -39,6 +39,7 @@ def test_contracts_hold() -> None:
     ("module", "line", "broken"),
     [
         ("daemon/planted.py", "import xdp_router.cli", "daemon.planted -> xdp_router.cli"),
+        ("daemon/planted.py", "import aioquic", "daemon.planted -> aioquic"),
         ("ebpf/planted.py", "import xdp_router.core", "ebpf.planted -> xdp_router.core"),
         ("xdp_router/adapters/planted.py", "import xdp_router.lab", "planted -> xdp_router.lab"),
         ("xdp_router/core/engine.py", "import socket", "core.engine -> socket"),

@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from xdp_router.ebpf import OBJECT_PATH
+from xdp_router.ebpf import OBJECT_PATHS
 
 ROOT = Path(__file__).parents[2]
 UNIT = "xdp-routerd.service"
+COMPLETIONS = {
+    "bash": "bash-completion/completions/{}",
+    "zsh": "zsh/site-functions/_{}",
+    "fish": "fish/vendor_completions.d/{}.fish",
+}
+"""Where each shell looks."""
 
 
 def _install(*args: str, **variables: str) -> None:
     """Run the script; what the wheel needs comes from where the tests run, not from a registry."""
-    if not OBJECT_PATH.exists() or not (ROOT / ".venv/bin/python").exists():
+    if not OBJECT_PATHS[4].exists() or not (ROOT / ".venv/bin/python").exists():
         pytest.skip("needs 'make deps build'")
     # Given to the script alone: a packager's own variables must not leak into a test.
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
@@ -43,6 +49,15 @@ def test_into_a_staging_directory(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system" / UNIT
     assert "ExecStart=/opt/xdp-router/bin/xdp-routerd attach" in unit.read_text()
     assert str(tmp_path) not in unit.read_text()
+
+    share = tmp_path / "usr/local/share"
+    for shell, place in COMPLETIONS.items():
+        for command in ("xdp-router", "xdp-routerd"):
+            file = share / place.format(command)
+            assert f"_{command.upper().replace('-', '_')}_COMPLETE=" in file.read_text()
+            assert str(tmp_path) not in file.read_text()
+            if shutil.which(shell):
+                subprocess.run([shell, "-n", str(file)], check=True, timeout=20)
 
     config = tmp_path / "etc/xdp-router/router.toml"
     config.write_text("# mine\n")
@@ -74,7 +89,11 @@ def test_it_runs_from_there(tmp_path: Path) -> None:
     done = run(tmp_path / "bin/xdp-routerd", "check", example)
     assert done.stdout.startswith(f"{example}: good")
     python = tmp_path / "router/bin/python"
-    done = run(python, "-c", "from xdp_router.ebpf import OBJECT_PATH as p; print(p, p.exists())")
+    done = run(
+        python,
+        "-c",
+        "from xdp_router.ebpf import OBJECT_PATHS; p = OBJECT_PATHS[4]; print(p, p.exists())",
+    )
     assert done.stdout.startswith(str(tmp_path / "router"))
     assert done.stdout.endswith(" True\n")
     if shutil.which("systemd-analyze"):

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import subprocess
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.privileges import require_program
 from xdp_router import ebpf
 from xdp_router.adapters.bpf_syscall import prog_load
-from xdp_router.adapters.dataplane import Loader
+from xdp_router.adapters.dataplane import Loader, Program
 from xdp_router.adapters.loader_bcc import BccLoader
 from xdp_router.adapters.loader_object import ObjectLoader
-from xdp_router.adapters.map_specs import Sizes
+from xdp_router.adapters.map_specs import ENTRY_PROGRAM, STAGE_PROGRAMS, Sizes
 
 LOADERS = ("object", "bcc")
 
@@ -28,7 +29,30 @@ def real_loader(name: str) -> Loader:
     """The loader of that name for the program as built in this tree."""
     if name == "bcc":
         return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)
-    return ObjectLoader(ebpf.object_bytes())
+    return ObjectLoader(ebpf.object_bytes(4), ebpf.object_bytes(6))
+
+
+class _Idle:
+    """An opened object whose programs are not loaded: others of their names stand for them."""
+
+    def __init__(self, real: Program) -> None:
+        self.maps = real.maps
+        self.close = real.close
+
+    def load(self, map_fds: Mapping[str, int]) -> dict[str, int]:
+        """Programs that pass everything; no map is used."""
+        return {name: trivial_program(name) for name in (ENTRY_PROGRAM, *STAGE_PROGRAMS)}
+
+
+class IdleLoader:
+    """For tests of maps, pins and attachments through which no packet goes: the kernel takes a
+    second to verify the real program, and these no time."""
+
+    name = "object"
+
+    def open(self, family: int = 4) -> _Idle:
+        """The real object's maps, and idle programs."""
+        return _Idle(real_loader("object").open(family))
 
 
 def trivial_program(name: str, verdict: int = 2) -> int:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.playbook import MS
 from xdp_router.core.commands import Command, LogDecision, Reinject, SendProbe
-from xdp_router.core.engine import Engine, EngineSettings, flow_hash
+from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.events import BackendState, FirstPacket, ProbeReply, ProbeSent
+from xdp_router.core.flow_hash import flow_hash
 from xdp_router.core.model import (
     NO_BACKEND,
     Backend,
@@ -50,6 +53,13 @@ def engine(
     for backend in up:
         made.handle(BackendState(backend, True), T0 - 1)
     return made
+
+
+def change_mode(made: Engine, number: int, mode: Mode, now_ns: int) -> list[Command]:
+    """What an engine with settings by default says when one of its services gets another mode."""
+    services = dict(made.roster.services)
+    services[number] = replace(services[number], mode=mode)
+    return made.apply(services.values(), DEFAULTS, now_ns)
 
 
 def key(port: int) -> FlowKey:

@@ -30,7 +30,7 @@ def dial(
     timeout: float = 5.0,
 ) -> socket.socket:
     """A connection whose local port may be used for another target too. Raises OSError."""
-    peer = namespace.socket()
+    peer = namespace.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET)
     try:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         peer.settimeout(timeout)

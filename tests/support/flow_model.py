@@ -10,7 +10,8 @@ sender; else a guess from outside), not by window arithmetic.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field, replace
 
 from tests.support.flow_parts import (
     ACK,
@@ -22,7 +23,6 @@ from tests.support.flow_parts import (
     RST,
     STATELESS_S,
     SYN,
-    SYN_DATA_MAX,
     Backend,
     Forward,
     Half,
@@ -32,6 +32,8 @@ from tests.support.flow_parts import (
     Seg,
     Talk,
     near,
+    proves,
+    takes_later,
 )
 
 
@@ -42,8 +44,8 @@ class FlowModel:
     fallback: dict[int, Backend]
     up: set[str]
     seen: dict[int, Seen] = field(default_factory=dict)
-    forward: dict[int, Forward] = field(default_factory=dict)
-    reply: dict[str, Reply] = field(default_factory=dict)
+    forward: MutableMapping[int, Forward] = field(default_factory=dict)
+    reply: MutableMapping[str, Reply] = field(default_factory=dict)
     there: dict[int, Half] = field(default_factory=dict)
     back: dict[str, Half] = field(default_factory=dict)
     talk: dict[int, Talk] = field(default_factory=dict)
@@ -189,7 +191,7 @@ class FlowModel:
 
     def _syn(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         """RFC 5961 in short: only the number of the entry, or the end of it, says something."""
-        forward, seen = self.forward.get(service), self.seen.get(service)
+        forward, seen = self._of_syn(service), self.seen.get(service)
         reply = self._own_reply(service, forward) if forward else None
         if forward and not forward.backend and forward.isn == seg.seq:
             return self._refusal(seg, counted, "refused_by_daemon")
@@ -212,6 +214,10 @@ class FlowModel:
             self._forget(service, counted)
         return self._first_packet(service, seg, counted)
 
+    def _of_syn(self, service: int) -> Forward | None:
+        """The FORWARD that a SYN is measured by."""
+        return self.forward.get(service)
+
     def _first_packet(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         self.incarnation[service] += 1
         self.talk[service] = Talk(seg.seq)
@@ -221,9 +227,17 @@ class FlowModel:
         if not self.alive:
             counted["heartbeat_stale"] += 1
             return self._xdp_decides(service, seg, counted)
+        return self._hold(service, seg, counted)
+
+    def _hold(self, service: int, seg: Seg, counted: Counter[str]) -> Outcome:
         self.seen[service] = Seen(seg.seq)
+        for reply in self._left_of(service):
+            reply.before = True
         counted["first_packet"] += 1
         return Outcome("drop", counted)
+
+    def _left_of(self, service: int) -> list[Reply]:
+        return [reply for reply in self.reply.values() if reply.service == service]
 
     def _xdp_decides(
         self,
@@ -254,14 +268,14 @@ class FlowModel:
                         counted["pending_reply_taken"] += 1
                         taken = True
                     continue
-                if not owner:
-                    self.reply[backend.address] = Reply(
-                        service, backend, stateless=stateless, orphan=orphan
-                    )
                 self.strays.discard(backend.address)
                 forward = self.forward[service] = Forward(
                     seg.seq, backend, syn_data=seg.payload, stateless=stateless, orphan=orphan
                 )
+                if not owner:
+                    self.reply[backend.address] = Reply.of(forward, service)
+                elif owner.before or not counted["deadline_passed"]:
+                    owner.begin(forward)
                 counted[counter] += 1
                 return self._pending(service, forward, seg, counted)
         self.seen.pop(service, None)
@@ -274,21 +288,14 @@ class FlowModel:
             return self._orphan(service, seg, counted)
         if not forward.backend:
             return self._refusal(seg, counted, "refused_by_daemon")
-        reply = self.reply.get(forward.backend.address)
+        reply = self._reply_of(forward)
         if not reply and not self._in_use(service, forward.backend):
-            reply = self.reply[forward.backend.address] = Reply(
-                service,
-                forward.backend,
-                stateless=forward.stateless,
-                proven=forward.proven,
-                orphan=forward.orphan,
-                blank=forward.proven,
-            )
+            reply = self.reply[forward.backend.address] = Reply.of(forward, service)
         if not reply or reply.service != service:
             return self._orphan(service, seg, counted)
         proven = forward.proven and reply.proven
         asks = reply.tells(seg) and self.full_age != 0
-        if asks if proven else self._proves(seg, forward, reply):
+        if asks if proven else proves(seg, forward, reply):
             if not self.full:
                 return self._promote(service, forward, reply, seg, counted)
             counted["promote_table_full"] += 1
@@ -318,20 +325,14 @@ class FlowModel:
             counted["orphan_hashed"] += 1
         return outcome
 
+    def _speaks(self, service: int) -> None:
+        """The backend of a flow without a place has said something."""
+        self._extend(service)
+
     def _extend(self, service: int) -> None:
         """Flows without a place live on: as long as one may be silent, and an eighth more."""
         if self.stateless[service] < STATELESS_S:
             self.stateless[service] = STATELESS_S * 9 / 8
-
-    @staticmethod
-    def _proves(seg: Seg, forward: Forward, reply: Reply) -> bool:
-        """Only who saw the SYN-ACK knows the server's number."""
-        return (
-            seg.flags & (ACK | RST) == ACK
-            and reply.isn is not None
-            and forward.is_answered_by(seg.seq)
-            and seg.ack == reply.isn + 1 & MASK
-        )
 
     def _promote(
         self, service: int, forward: Forward, reply: Reply, seg: Seg, counted: Counter[str]
@@ -360,7 +361,7 @@ class FlowModel:
         bound = self.back.get(backend.address)
         if bound:
             there = self.there[bound.service]
-            if self._takes_later(seg, there.later) and seg.ack != there.isn + 1 & MASK:
+            if takes_later(seg, there.later) and seg.ack != there.isn + 1 & MASK:
                 counted["flow_restarted"] += 1
                 isn = there.later
                 self.there[bound.service] = Half(bound.service, there.backend, isn, seg.ack,
@@ -373,34 +374,24 @@ class FlowModel:
         if not reply:
             counted["pass_not_service"] += 1
             return Outcome("pass", counted)
-        forward = self.forward.get(reply.service)
+        forward = self._forward_of(reply)
         if forward and forward.backend == reply.backend:
             self._answer(forward, reply, seg, counted)
-        if not seg.flags & RST and (reply.proven or reply.stateless):
-            self._extend(reply.service)
-        reply.idle = 0
+        if not seg.flags & RST and (reply.proven or reply.stateless) and not reply.noted:
+            self._speaks(reply.service)
+        reply.idle, reply.before = 0, False
         return Outcome("client", counted, service=reply.service)
-
-    @staticmethod
-    def _takes_later(seg: Seg, isn: int) -> bool:
-        """Whether it is the SYN-ACK to a SYN of this number; 0: there was none."""
-        opens = seg.flags & (SYN | ACK | RST | FIN) == SYN | ACK
-        return bool(opens and isn) and (seg.ack - 1 - isn & MASK) < SYN_DATA_MAX
 
     def _answer(self, forward: Forward, reply: Reply, seg: Seg, counted: Counter[str]) -> None:
         answers = bool(seg.flags & ACK) and forward.is_answered_by(seg.ack)
-        if not answers and self._takes_later(seg, forward.later):
+        if not answers and takes_later(seg, forward.later):
             counted["flow_restarted"] += 1
             isn = forward.later
             data = seg.ack - 1 - isn & MASK
-            self.forward[reply.service] = Forward(
-                isn,
-                forward.backend,
-                sent=forward.sent,
-                syn_data=data,
-                stateless=forward.stateless,
-                orphan=forward.orphan,
-            )
+            self.forward[reply.service] = replace(
+                forward, isn=isn, idle=0, syn_data=data, closed=False, later=0, proven=False,
+                fin=False,
+            )  # fmt: skip
             self.talk[reply.service] = Talk(isn)
             reply.isn, reply.proven, reply.fin = seg.seq, False, False
         elif reply.begins_as_orphan(seg, forward) or (forward.proven and reply.proven):
@@ -483,8 +474,14 @@ class FlowModel:
         return min(forward.idle, reply.idle) > limit_s
 
     def _own_reply(self, service: int, forward: Forward) -> Reply | None:
-        reply = self.reply.get(forward.backend.address) if forward.backend else None
+        reply = self._reply_of(forward)
         return reply if reply and reply.service == service else None
+
+    def _reply_of(self, forward: Forward) -> Reply | None:
+        return self.reply.get(forward.backend.address) if forward.backend else None
+
+    def _forward_of(self, reply: Reply) -> Forward | None:
+        return self.forward.get(reply.service)
 
     def _in_use(self, service: int, backend: Backend) -> bool:
         owner = self.back.get(backend.address)

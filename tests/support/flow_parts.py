@@ -73,7 +73,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Forward:
-    """The decision. ``backend`` None: refused. ``stateless``: the hash has to find it again."""
+    """The decision. ``backend`` None: refused. ``stateless``: the hash has to find it again.
+
+    ``flood``: in the flood's table. ``noted``: of a flow whose client has proven nothing yet.
+    """
 
     isn: int
     backend: Backend | None
@@ -86,6 +89,8 @@ class Forward:
     orphan: bool = False
     proven: bool = False
     fin: bool = False
+    flood: bool = False
+    noted: bool = False
 
     def is_answered_by(self, ack: int) -> bool:
         """Whether this number acknowledges its SYN, with or without its data."""
@@ -111,6 +116,24 @@ class Reply:
     fin: bool = False
     next: int = 0
     ack: int = 0
+    flood: bool = False
+    noted: bool = False
+    before: bool = False
+    """Nothing was heard of it since its client's newest first packet."""
+
+    def begin(self, forward: Forward) -> None:
+        """An earlier flow has left it: what is not known by the backend's answers is this one's."""
+        self.idle, self.before, self.noted = 0, False, False
+        self.stateless, self.orphan = forward.stateless, forward.orphan
+
+    @classmethod
+    def of(cls, forward: Forward, service: int) -> Reply:
+        """One made anew, as far as the decision knows it."""
+        assert forward.backend is not None
+        return cls(
+            service, forward.backend, stateless=forward.stateless, proven=forward.proven,
+            orphan=forward.orphan, blank=forward.proven, flood=forward.flood, noted=forward.noted,
+        )  # fmt: skip
 
     def takes(self, seg: Seg) -> bool:
         """Whether a client's segment is in the window of a proven flow's backend."""
@@ -125,7 +148,7 @@ class Reply:
             and seg.flags & (ACK | RST | SYN) == ACK
             and self.takes(seg)
             and 0 <= near(self.next - seg.ack) < 1 << 30
-            and (seg.seq == self.ack or seg.ack == self.next)
+            and (seg.ack == self.next or (seg.seq == self.ack and not self.noted))
         )
 
     def begins_as_orphan(self, seg: Seg, forward: Forward) -> bool:
@@ -198,3 +221,19 @@ class Talk:
     def server_isn(self) -> int:
         """The number that the backend chose."""
         return self.client_isn ^ 0x55555555
+
+
+def proves(seg: Seg, forward: Forward, reply: Reply) -> bool:
+    """Only who saw the SYN-ACK knows the server's number."""
+    return (
+        seg.flags & (ACK | RST) == ACK
+        and reply.isn is not None
+        and forward.is_answered_by(seg.seq)
+        and seg.ack == reply.isn + 1 & MASK
+    )
+
+
+def takes_later(seg: Seg, isn: int) -> bool:
+    """Whether it is the SYN-ACK to a SYN of this number; 0: there was none."""
+    opens = seg.flags & (SYN | ACK | RST | FIN) == SYN | ACK
+    return bool(opens and isn) and (seg.ack - 1 - isn & MASK) < SYN_DATA_MAX

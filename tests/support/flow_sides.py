@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,6 @@ from tests.bpf.corpus.world import (
     WEB,
     Server,
     World,
-    endpoint_of,
     flow_key,
     to_backend,
     to_client,
@@ -97,13 +97,17 @@ class Side:
         world.reset()
         for server in SERVERS.values():
             self.set_up(server, True)
+            world.maps.backend_loads.reset(server.id)
         self.write_control(True, 0)
         for number in range(len(SERVICES)):
             world.change_service(number, deadline_ns=DEADLINE_S * SECOND)
-        state: Any = SimpleNamespace(maps=world.maps, shared={endpoint_of(B1.end)})
+        state: Any = SimpleNamespace(
+            maps=world.maps, shared={world.native_endpoint(B1.end)}, vlan=lambda _backend: 0
+        )
         sender: Any = SimpleNamespace(send_frame=lambda *sent: self.sent.append(sent))
         backends = [
-            model.Backend(s.id, name, endpoint_of(s.end), s.service) for name, s in SERVERS.items()
+            model.Backend(s.id, name, world.native_endpoint(s.end), s.service)
+            for name, s in SERVERS.items()
         ]
         reinjector = Reinjector(world.program.plane.entry, MARK)
         self.executor = Executor(state, backends, reinjector, sender, lambda decision: None)
@@ -149,14 +153,15 @@ class Side:
         for left_s in flows.stateless.values():
             values.append((0, now_ns + int(left_s * SECOND) if left_s else 0))
         for slot, (full_at_ns, until_ns) in enumerate(values):
-            raw = abi.pack_pressure(max(full_at_ns, 0), until_ns)
+            at_ns = max(full_at_ns, 0)
+            raw = abi.pack_pressure(at_ns, until_ns, table6_full_ns=at_ns)
             table.write(slot.to_bytes(4, "little"), raw)
 
     def pressure(self) -> dict[str, object]:
         """What the program has noted, as coarse as the model needs it."""
         now_ns, pressure = time.monotonic_ns(), self.world.maps.pressure
         found: dict[str, object] = {
-            "full": pressure.table_full_ns() > now_ns - 20 * SECOND,
+            "full": self.world.full_ns() > now_ns - 20 * SECOND,
         }
         for number in range(len(SERVICES)):
             left_s = max(0, pressure.stateless_until_ns(number) - now_ns) / SECOND
@@ -166,19 +171,18 @@ class Side:
     def grow_older(self, seconds: int) -> None:
         """Move every instant in the tables back."""
         by = seconds * SECOND
-        for table, unpack, pack, names in (
-            (self.world.program.pending, abi.unpack_pending, abi.pack_pending,
-             ("seen_ns", "last_seen_ns")),
-            (self.world.program.flows, abi.unpack_flow_entry, abi.pack_flow_entry,
-             ("seen_ns", "last_seen_ns", "established_ns")),
-        ):  # fmt: skip
+        names = ("seen_ns", "last_seen_ns")
+        for table, unpack, pack in (
+            (self.world.program.pending, abi.unpack_pending, abi.pack_pending),
+            (self.world.program.flows, abi.unpack_flow_entry, abi.pack_flow_entry),
+        ):
             for key in list(table.each_key()):
                 raw = table.read(key)
                 assert raw is not None
                 value: Any = unpack(raw)
                 # An instant before the machine's start wraps, as the program's arithmetic does.
                 moved = {n: (getattr(value, n) - by) & (1 << 64) - 1 for n in names}
-                table.write(key, pack(dataclasses.replace(value, **moved)))
+                table.write(key, pack(dataclasses.replace(value, **moved), self.world.family))
 
     def tables(self) -> dict[str, object]:
         """What the tables say of the client's flows, as the model would say it."""
@@ -190,28 +194,33 @@ class Side:
                 closed = bool(forward.flags & abi.PENDING_CLOSED)
                 fin, later = forward.flags & abi.PENDING_FIN, forward.seq
                 found[f"FORWARD {number}"] = (forward.isn, forward.backend, closed,
-                                              *_proven(forward), bool(fin), later)  # fmt: skip
+                                              *proven_of(forward), bool(fin), later)  # fmt: skip
         for server in (B1, B2, B3):
             name = BACKENDS[name_of(server)].address
             if reply := read_pending(self.world, reply_key(server)):
                 known = bool(reply.flags & abi.PENDING_SYNACK)
                 owner = _service(reply.new_saddr)
-                numbers = (reply.seq, reply.ack) if _proven(reply)[0] and known else None
+                numbers = (reply.seq, reply.ack) if proven_of(reply)[0] and known else None
                 found[f"REPLY {name}"] = (owner, reply.backend, reply.isn if known else None,
-                                          *_proven(reply), numbers)  # fmt: skip
+                                          *proven_of(reply), numbers)  # fmt: skip
             back = flow_keys(server)[1]
             if entry := read_flow(self.world, back):
-                found[f"back {name}"] = (_service(entry.new_saddr), *_half(entry))
+                found[f"back {name}"] = (_service(entry.new_saddr), *half_of(entry))
+        open_: Counter[int] = Counter()
         for number, service in enumerate(SERVICES):
             if entry := read_flow(self.world, flow_keys(B1, service)[0]):
-                found[f"there {number}"] = (number, *_half(entry), entry.later_syn)
+                open_[entry.backend] += entry.state is not abi.TcpState.CLOSING
+                found[f"there {number}"] = (number, *half_of(entry), entry.later_syn)
         tables = (self.world.program.pending, self.world.program.flows)
         size = sum(len(list(table.each_key())) for table in tables) - len(self.fillers)
         assert size == len(found), f"{size} entries, of which {len(found)} are known"
+        for name, server in SERVERS.items():
+            kept = self.world.maps.backend_loads.open(server.id)
+            assert kept == open_[server.id], f"{name} has {open_[server.id]} open flows, not {kept}"
         return found
 
 
-def _proven(entry: abi.PendingValue) -> tuple[bool]:
+def proven_of(entry: abi.PendingValue) -> tuple[bool]:
     return (bool(entry.flags & abi.PENDING_PROVEN),)
 
 
@@ -223,7 +232,7 @@ def _service(address: int) -> int:
     return [service.number for service in SERVICES].index(address)
 
 
-def _half(entry: abi.FlowEntryValue) -> tuple[object, ...]:
+def half_of(entry: abi.FlowEntryValue) -> tuple[object, ...]:
     closing = entry.state == abi.TcpState.CLOSING
     return entry.backend, entry.isn, entry.seq_next, entry.ack, closing, entry.flags
 

@@ -140,9 +140,17 @@ def l3_offset(frame: bytes) -> int:
     return at
 
 
+def is_fragment(frame: bytes) -> bool:
+    """Whether an IPv4 frame holds a part of a packet: then TCP's sum is over more than that."""
+    at = l3_offset(frame) + 6
+    return bool(int.from_bytes(frame[at : at + 2], "big") & 0x3FFF)
+
+
 def checksum_errors(frame: bytes) -> set[str]:
     """Which checksums of an IPv4 TCP frame are wrong: "ip", "tcp". Lengths are believed."""
     packet = frame[l3_offset(frame) :]
+    if is_fragment(frame):
+        return {"ip"} if checksum(packet[: (packet[0] & 15) * 4]) else set()
     header = (packet[0] & 15) * 4
     total = int.from_bytes(packet[2:4], "big")
     segment = packet[header:total]
@@ -158,12 +166,14 @@ def checksum_errors(frame: bytes) -> set[str]:
 def length_errors(frame: bytes) -> list[str]:
     """What the lengths in a frame of TCP over IPv4 say that cannot be."""
     packet = frame[l3_offset(frame) :]
-    if len(packet) < 40:
+    if len(packet) < 40 and not is_fragment(frame):
         return [f"{len(packet)} bytes behind Ethernet"]
     header, total = (packet[0] & 15) * 4, int.from_bytes(packet[2:4], "big")
     errors = []
     if packet[0] >> 4 != 4 or header < 20:
         errors.append(f"version and header length {packet[0]:#x}")
+    if is_fragment(frame):
+        return errors + ([] if header < total <= len(packet) else [f"total length {total}"])
     if not header + 20 <= total <= len(packet):
         errors.append(f"total length {total} of {len(packet)}")
     elif not 20 <= (packet[header + 12] >> 4) * 4 <= total - header:
@@ -179,7 +189,9 @@ def parse(frame: bytes) -> Packet:
 def rebuilt(frame: bytes) -> bytes:
     """The frame as scapy writes it after reading it, lengths and checksums computed anew."""
     packet = parse(frame)
-    for layer, names in ((IP, ("len", "chksum")), (TCP, ("chksum", "dataofs"))):
+    fields: tuple[tuple[type[Packet], tuple[str, ...]], ...]
+    fields = ((IP, ("len", "chksum")), (TCP, ("chksum", "dataofs")))
+    for layer, names in fields[:1] if is_fragment(frame) else fields:
         if layer in packet:
             for name in names:
                 packet[layer].delfieldval(name)

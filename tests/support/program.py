@@ -7,7 +7,7 @@ import contextlib
 import ctypes as ct
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyroute2 import IPRoute
 
@@ -17,7 +17,13 @@ from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
-from xdp_router.adapters.map_specs import ENTRY_PROGRAM, MAP_SPECS, STAGE_PROGRAMS, Sizes
+from xdp_router.adapters.map_specs import (
+    ENTRY_PROGRAM,
+    MAP_SPECS,
+    Sizes,
+    program_name,
+    stage_slots,
+)
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.lab import libc
 
@@ -27,8 +33,11 @@ ABORTED, DROP, PASS, TX, REDIRECT = range(5)
 FRAME_MAX = 3300
 """What a test run takes in one page, with metadata, headroom and its tail."""
 
-SIZES = Sizes(max_flows=8, backends=600, pending=4096, ring_bytes=4096)
+SIZES = Sizes(max_flows=8, backends=600, pending=4096, flood=4096, ring_bytes=4096)
 """Small enough that full is soon reached; a backend for each slot of a hash table."""
+
+SIZES_IPV6 = replace(SIZES, ipv6=True)
+"""With the program and the tables of IPv6."""
 
 
 class _XdpMd(ct.Structure):
@@ -57,17 +66,29 @@ class LoadedProgram:
     Runs happen in the calling thread's network namespace, where ``ingress`` must exist.
     """
 
-    def __init__(self, loader: str, kinds: Mapping[str, bpf.MapType] | None = None) -> None:
-        """``kinds`` gives maps another type: how a table fails depends on it."""
-        self.loader = loader
+    def __init__(
+        self,
+        loader: str,
+        kinds: Mapping[str, bpf.MapType] | None = None,
+        sizes: Sizes = SIZES,
+    ) -> None:
+        """``kinds`` gives maps another type: how a table fails depends on it.
+
+        With IPv6 in ``sizes``, ``pending`` and ``flows`` are those of IPv6.
+        """
+        self.loader, self.family = loader, 6 if sizes.ipv6 else 4
         if kinds:
-            self.plane = _load_with(loader, kinds)
+            self.plane = _load_with(loader, kinds, sizes)
         else:
-            self.plane = DataPlane.create(real_loader(loader), SIZES, None)
+            self.plane = DataPlane.create(real_loader(loader), sizes, None)
         self.maps = Maps(self.plane.maps)
-        self.pending = bpf.BpfMap(self.plane.maps["pending_flows"])
-        self.flows = bpf.BpfMap(self.plane.maps["flow_table"])
+        behind = "6" if sizes.ipv6 else ""
+        self.pending = bpf.BpfMap(self.plane.maps[f"pending_flows{behind}"])
+        self.flows = bpf.BpfMap(self.plane.maps[f"flow_table{behind}"])
+        self.fragments = bpf.BpfMap(self.plane.maps["fragments"])
+        self.flood = bpf.BpfMap(self.plane.maps[f"flood_flows{behind}"])
         self.stages = bpf.BpfMap(self.plane.maps["stages"])
+        self.leaving = bpf.BpfMap(self.plane.maps["leaving"])
         self.scratch = bpf.BpfMap(self.plane.maps["scratch"])
         self._ring = RingBuffer(self.plane.maps["first_packet_events"], SIZES.ring_bytes)
         self._in = ct.create_string_buffer(FRAME_MAX + 64)
@@ -114,16 +135,20 @@ class LoadedProgram:
         return self._ring.drain(1000)
 
     def clear_flows(self) -> None:
-        """Empty ``pending_flows`` and ``flow_table``."""
-        for table in (self.pending, self.flows):
+        """Empty ``pending_flows``, ``flow_table`` and ``flood_flows``; no datagram is leaving."""
+        self.leaving.write(bytes(4), bytes(8))
+        for table in (self.pending, self.flows, self.flood):
             for key in list(table.each_key()):
                 table.delete(key)
 
+    def clear_fragments(self) -> None:
+        """Forget all fragments."""
+        for key in list(self.fragments.each_key()):
+            self.fragments.delete(key)
+
     def restore_stages(self) -> None:
         """Put every stage's program back into its slot."""
-        for index, name in enumerate(STAGE_PROGRAMS):
-            fd = self.plane.programs[name]
-            self.stages.write(index.to_bytes(4, "little"), fd.to_bytes(4, "little"))
+        _fill_stages(self.plane, self.stages)
 
     def close(self) -> None:
         """Free the maps and programs."""
@@ -138,6 +163,8 @@ class LoadedProgram:
         ct.memmove(self._in, data, len(data))
         self._ctx_in.data, self._ctx_in.data_end = len(meta), len(data)
         self._ctx_in.ingress = ingress
+        if program != ENTRY_PROGRAM:  # IPv4's goes on in IPv6's by itself
+            program = program_name(program, self.family)
         prepared = self._runs[program]
         opts = prepared.opts
         opts.data_size_in, opts.data_size_out = len(data), len(self._out)
@@ -150,28 +177,36 @@ class LoadedProgram:
         return int(opts.retval), raw[start:], raw[:start]
 
 
-def _load_with(loader: str, kinds: Mapping[str, bpf.MapType]) -> DataPlane:
+def _load_with(loader: str, kinds: Mapping[str, bpf.MapType], sizes: Sizes) -> DataPlane:
     """As ``DataPlane.create``, with other types for some maps."""
-    program = real_loader(loader).open()
-    declared = program.maps
+    source = real_loader(loader)
+    opened = {family: source.open(family) for family in ((4, 6) if sizes.ipv6 else (4,))}
+    declared = {name: each for program in opened.values() for name, each in program.maps.items()}
     maps = {
         spec.name: bpf.map_create(
             kinds.get(spec.name, spec.type),
             spec.name,
             spec.key_size,
             spec.value_size if spec.value_size is not None else declared[spec.name].value_size,
-            1 if spec.name in kinds else spec.entries(SIZES),
+            1 if spec.name in kinds else spec.entries(sizes),
             spec.flags,
         )
         for spec in MAP_SPECS
     }
-    plane = DataPlane(maps, program.load(maps), None, loader)
-    program.close()
-    stages = bpf.BpfMap(maps["stages"])
-    for index, name in enumerate(STAGE_PROGRAMS):
-        fd = plane.programs[name]
-        stages.write(index.to_bytes(4, "little"), fd.to_bytes(4, "little"))
+    programs = {}
+    for family, program in opened.items():
+        loaded = program.load(maps)
+        programs.update({program_name(name, family): fd for name, fd in loaded.items()})
+        program.close()
+    plane = DataPlane(maps, programs, None, loader)
+    _fill_stages(plane, bpf.BpfMap(maps["stages"]))
     return plane
+
+
+def _fill_stages(plane: DataPlane, stages: bpf.BpfMap) -> None:
+    for slot, name in (stage_slots(4) | stage_slots(6)).items():
+        if name in plane.programs:
+            stages.write(slot.to_bytes(4, "little"), plane.programs[name].to_bytes(4, "little"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's parts over the real program and small maps; attached to nothing, pinned nowhere."""
+"""The daemon's parts over small maps, with the real program where packets are run; attached to
+nothing, pinned nowhere."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, real_loader
+from tests.support.bpf_programs import SMALL, IdleLoader, real_loader
 from tests.support.cast import BACKENDS, key, service
 from tests.support.fresh_netns import Wire, enter_netns, make_wire, open_netns
 from tests.support.privileges import require_root
 from xdp_router.adapters.bpf_maps import Maps
-from xdp_router.adapters.dataplane import DataPlane
+from xdp_router.adapters.dataplane import DataPlane, Loader
 from xdp_router.adapters.host import LinkInfo, link_info
 from xdp_router.adapters.netlink import Path
 from xdp_router.adapters.probe_socket import ProbeSocket, ProbeTarget
@@ -52,12 +53,20 @@ class SmallRouter:
 
 
 @contextlib.contextmanager
-def small_router(count: int = 2, settings: Settings = SETTINGS) -> Iterator[SmallRouter]:
-    """A router with ``count`` backends, all of them down, its service not opened yet."""
+def small_router(
+    count: int = 2,
+    settings: Settings = SETTINGS,
+    config: RouterConfig | None = None,
+    loader: Loader | None = None,
+) -> Iterator[SmallRouter]:
+    """A router with ``count`` backends, all of them down, its service not opened yet.
+
+    ``config`` replaces all of that. No packet can be run unless a ``loader`` is given.
+    """
     require_root()
-    plane = DataPlane.create(real_loader("object"), SMALL, None)
+    plane = DataPlane.create(loader or IdleLoader(), SMALL, None)
     try:
-        config = RouterConfig((service(count),), settings)
+        config = config or RouterConfig((service(count),), settings)
         state = KernelState(plane, config)
         state.write_all()
         yield SmallRouter(plane, config, state)
@@ -129,10 +138,16 @@ def wired_router(
     count: int = 2,
     settings: Settings = SETTINGS,
     log_decision: Callable[[Decision], None] | None = None,
+    *,
+    packets: bool = True,
 ) -> Iterator[WiredRouter]:
-    """A wired router in the calling thread's namespace, which must be a fresh one."""
+    """A wired router in the calling thread's namespace, which must be a fresh one.
+
+    Without ``packets`` none can arrive.
+    """
+    loader = real_loader("object") if packets else None
     with (
-        small_router(count, settings) as router,
+        small_router(count, settings, loader=loader) as router,
         contextlib.ExitStack() as undo,
         IPRoute() as ipr,
     ):
@@ -217,7 +232,7 @@ def flow_entries(
         reason=Reason.RACE_WON,
         service=0,
         seen_ns=seen_ns,
-        established_ns=seen_ns + 1,
+        established_us=1,
         isn=port,
         latency_ns=400_000,
         fppl_ns=450_000,

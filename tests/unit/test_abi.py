@@ -19,11 +19,14 @@ from xdp_router.core import abi, model
 from xdp_router.core.errors import AbiError
 from xdp_router.core.events import FirstPacket
 
-ABI_H = Path(__file__).parents[2] / "ebpf" / "abi.h"
+EBPF = Path(__file__).parents[2] / "ebpf"
+ABI_H = EBPF / "abi.h"
+HEADER = "".join(path.read_text() for path in sorted(EBPF.glob("abi*.h")))
 
 # Python name -> name in abi.h, where they differ.
 RENAMED = {
     "octets": "bytes",
+    "ranged": "kind",
     "client_addr": "saddr",
     "client_port": "sport",
     "service_addr": "daddr",
@@ -50,12 +53,12 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, li
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    text = re.sub(r"/\*.*?\*/", "", ABI_H.read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.DOTALL)
     lines, fields = [], []
     for struct, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
         lines.append(f'printf("{struct} - 0 %zu\\n", sizeof(struct {struct}));')
         for kind, name in re.findall(r"(\w+) (\w+)(?:\[\w+\])?;", body):
-            fields.append((struct, name, kind.startswith("__be")))
+            fields.append((struct, name, kind.startswith(("__be", "ip_addr"))))
             lines.append(
                 f'printf("{struct} {name} %zu %zu\\n", offsetof(struct {struct}, {name}), '
                 f"sizeof(((struct {struct} *)0)->{name}));"
@@ -80,9 +83,10 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, li
 
 
 SERVICE = abi.ServiceValue(
-    1 << 60, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1
-)
-BACKEND = abi.BackendValue(0xC6120102, 8080, 6, 3, 9, 4, 0xC6120101, MAC, MAC[::-1], 500)
+    1 << 60, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1,
+    affinity_ns=9, flags=10, flow_limit=11, tunnel_bits=12, tunnel_source=0xC6130000,
+)  # fmt: skip
+BACKEND = abi.BackendValue(0xC6120102, 0xC6120101, 8080, 6, 3, 9, 4, MAC, MAC[::-1], 500, 7, 5, 90)
 EMPTY_PENDING = abi.unpack_pending(bytes(abi.PENDING_FLOW_SIZE))
 PENDING = abi.PendingValue(
     seen_ns=1 << 50,
@@ -107,6 +111,7 @@ PENDING = abi.PendingValue(
     flags=14,
     mode=model.Mode.RACE,
     reason=model.Reason.RACE_JOINED,
+    vlan=24,
     window=15,
     seq=0xDEADBEEF,
     ack=16,
@@ -115,11 +120,14 @@ FLOW = abi.FlowEntryValue(
     *(1 << 50, 2, 3, 0xDEADBEEF, 5, 6, abi.TcpState.CLOSING, 8, 9, abi.Direction.REPLY),
     *(0xC6120001, 0xC6120002, 40000, 8080, 0x1234, 0x5678, 12, 13),
     *(MAC, MAC[::-1], b"abcdef", model.Mode.FALLBACK, model.Reason.DEADLINE),
-    *(14, 1 << 52, 1 << 53, 17, 18, 19, 20, 21, 22),
+    *(14, 1 << 52, 1 << 31, 17, 18, 19, 20, 21, 22),
+    vlan=23,
 )
+NET6 = 0x2001_0DB8 << 96
+SIX: dict[str, Any] = {"new_saddr": NET6 | 1, "new_daddr": NET6 | 2}
 KEY = model.FlowKey(0xC6120A01, 40001, 0xC6126401, 80)
 EVENT = abi.EventHeader(1 << 50, KEY, 2, 3, 4, 0xDEADBEEF, 0, 7, 8, 9, 10, 11, 12, 13, 1 << 51)
-INTERFACE = abi.InterfaceValue(MAC, MAC[::-1], 3, 0xC6120101, 1500)
+INTERFACE = abi.InterfaceValue(MAC, MAC[::-1], 3, 0xC6120101, 1500, NET6 | 3)
 CONTROL = abi.ControlValue(
     *(1, 2, 1 << 63, 4, 5, 6, 7, 8, (0x11223344, 0x55667788), 9, 10, 61000, 61999),
     resumed_ns=1 << 54,
@@ -129,6 +137,9 @@ CONTROL = abi.ControlValue(
     icmp_burst_ns=14,
     min_mtu=1500,
     ring_deep=1 << 20,
+    udp_idle_ns=1 << 40,
+    nat_port_min=10_000,
+    nat_port_max=29_999,
 )
 
 Case = tuple[str, Any, Callable[[Any], bytes], Callable[[bytes], Any]]
@@ -136,14 +147,26 @@ CASES: list[Case] = [
     ("flow_key", KEY, abi.pack_flow_key, abi.flow_key_from_bytes),
     (
         "endpoint_key",
-        model.Endpoint(0xC6126401, 443),
+        model.Endpoint(0xC6126401, 443, ranged=True),
         abi.pack_endpoint_key,
-        abi.unpack_endpoint_key,
+        lambda data: abi.unpack_endpoint_key(data)[0],
     ),
     ("service", SERVICE, abi.pack_service, abi.unpack_service),
     ("backend", BACKEND, abi.pack_backend, abi.unpack_backend),
     ("pending_flow", PENDING, abi.pack_pending, abi.unpack_pending),
     ("flow_entry", FLOW, abi.pack_flow_entry, abi.unpack_flow_entry),
+    (
+        "pending_flow6",
+        dataclasses.replace(PENDING, **SIX),
+        lambda value: abi.pack_pending(value, 6),
+        abi.unpack_pending,
+    ),
+    (
+        "flow_entry6",
+        dataclasses.replace(FLOW, **SIX),
+        lambda value: abi.pack_flow_entry(value, 6),
+        abi.unpack_flow_entry,
+    ),
     ("event", EVENT, abi.pack_event, abi.unpack_event_header),
     ("interface", INTERFACE, abi.pack_interface, abi.unpack_interface),
     ("control", CONTROL, abi.pack_control, abi.unpack_control),
@@ -163,6 +186,7 @@ def test_each_field_is_where_the_compiler_puts_it(
     packed = pack(value)
     assert len(packed) == size
     known = {RENAMED.get(f.name, f.name): getattr(value, f.name) for f in dataclasses.fields(value)}
+    known.pop("last", None)  # of an endpoint: service_ranges has it
     for field in fields:
         data = packed[field.offset : field.offset + field.size]
         wanted = known.pop(field.name, 0)
@@ -171,7 +195,9 @@ def test_each_field_is_where_the_compiler_puts_it(
         elif isinstance(wanted, tuple):
             assert data == b"".join(word.to_bytes(4, sys.byteorder) for word in wanted), field
         elif isinstance(wanted, model.FlowKey):
-            assert data == abi.pack_flow_key(wanted), field
+            assert data == abi.pack_shared_key(wanted), field
+        elif field.size == abi.IP_ADDR_SIZE:
+            assert data == abi.pack_addr(wanted), field
         else:
             order: Any = "big" if field.big_endian else sys.byteorder
             assert int.from_bytes(data, order) == wanted, field
@@ -184,7 +210,7 @@ def test_short_bytes_are_refused(
     struct: str, value: Any, pack: Callable[[Any], bytes], unpack: Callable[[bytes], Any]
 ) -> None:
     """Bytes of another length than the struct's raise AbiError, naming the struct."""
-    with pytest.raises(AbiError, match=struct):
+    with pytest.raises(AbiError, match=struct.rstrip("6")):
         unpack(pack(value)[:-1])
 
 
@@ -195,7 +221,10 @@ def test_small_structs_match_the_compiler(layouts: dict[str, tuple[int, list[CFi
         ("backend_ref", abi.pack_backend_ref(1, 2), abi.unpack_backend_ref, (1, 2)),
         ("token_bucket", abi.pack_token_bucket(1, 2, 3), abi.unpack_token_bucket, (1, 2, 3)),
         ("event_share", abi.pack_event_share(7), abi.unpack_event_share, 7),
-        ("pressure", abi.pack_pressure(1 << 40, 7), abi.unpack_pressure, (1 << 40, 7)),
+        ("usage", abi.pack_usage(1 << 40, 7), abi.unpack_usage, (1 << 40, 7)),
+        ("path_mtu", abi.pack_path_mtu(1 << 40, 7), abi.unpack_path_mtu, (1 << 40, 7)),
+        ("sticky", abi.pack_sticky(1 << 40, 7), abi.unpack_sticky, (1 << 40, 7)),
+        ("pressure", abi.pack_pressure(1 << 40, 7, 3), abi.unpack_pressure, (1 << 40, 7, 3, 0)),
         ("reinject_meta", abi.pack_reinject_meta(9, 2), abi.unpack_reinject_meta, (9, 2)),
         ("hash_table", abi.pack_hash_table(slots), abi.unpack_hash_table, slots),
     ):
@@ -208,7 +237,7 @@ def test_small_structs_match_the_compiler(layouts: dict[str, tuple[int, list[CFi
 
 def test_constants_mirror_the_header() -> None:
     """Every plain #define XR_NAME of the header has its number in Python."""
-    defines = re.findall(r"^#define XR_(\w+) (\d\w*)", ABI_H.read_text(), re.MULTILINE)
+    defines = re.findall(r"^#define XR_(\w+) (\d\w*)", HEADER, re.MULTILINE)
     assert len(defines) > 15
     for name, number in defines:
         ours = model.NO_BACKEND if name == "NO_BACKEND" else getattr(abi, name)
@@ -227,7 +256,10 @@ def held() -> FirstPacket:
 
 
 def test_forward_entry_of_a_decision() -> None:
-    """FORWARD is keyed client to service, rewrites to the backend and keeps the SYN's facts."""
+    """FORWARD is keyed client to service, rewrites to the backend and keeps the SYN's facts.
+
+    It was last heard of when it was decided.
+    """
     key, value = abi.pack_forward_pending(
         held(), BOUND_TO, model.Mode.RACE, model.Reason.RACE_WON, 1 << 40
     )
@@ -235,7 +267,7 @@ def test_forward_entry_of_a_decision() -> None:
     assert abi.unpack_pending(value) == dataclasses.replace(
         EMPTY_PENDING,
         seen_ns=1 << 51,
-        last_seen_ns=1 << 51,
+        last_seen_ns=(1 << 51) + (1 << 40),
         isn=0xDEADBEEF,
         backend=7,
         service=2,
@@ -321,3 +353,26 @@ def test_aging_view_reads_many_entries() -> None:
     assert list(abi.iter_flow_aging(batch)) == [
         (flow.last_seen_ns, flow.state, flow.flags, flow.direction) for flow in (FLOW, other)
     ]
+
+
+@pytest.mark.parametrize("method", [model.Forwarding.DSR, model.Forwarding.IPIP])
+def test_entries_of_a_flow_that_is_not_rewritten(method: model.Forwarding) -> None:
+    """FORWARD keeps the tuple, and REPLY is what the backend answers with: the service's own."""
+    first, backend = held(), dataclasses.replace(BOUND_TO, forwarding=method)
+    forward = abi.unpack_pending(abi.pack_forward_pending(first, backend, 0, 1, 5)[1])
+    key = first.key
+    tuple_ = (key.client_addr, key.service_addr, key.client_port, key.service_port)
+    assert (forward.new_saddr, forward.new_daddr, forward.new_sport, forward.new_dport) == tuple_
+    reply_key, _ = abi.pack_reply_pending(first, backend, 0, 1)
+    service = model.Endpoint(key.service_addr, key.service_port)
+    assert reply_key == abi.pack_reply_key(service, key, abi.Kind.REPLY)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_one_sided_flows_are_counted(family: int) -> None:
+    """By the flag alone, in the entries of both families."""
+    flags = (abi.FLOW_ONE_SIDED, 0, abi.FLOW_ONE_SIDED | abi.FLOW_FIN, abi.FLOW_FIN | abi.FLOW_RST)
+    size = abi.FLOW_ENTRY_SIZE if family == 4 else abi.FLOW_ENTRY6_SIZE
+    raw = b"".join(bytes(37) + bytes([each]) + bytes(size - 38) for each in flags)
+    assert [each for _, _, each, _ in abi.iter_flow_aging(raw, family)] == list(flags)
+    assert abi.count_one_sided(raw, family) == 2

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xdp_router.core import abi, model
+from xdp_router.core.abi_events import is_probe_reply
 from xdp_router.core.errors import AbiError
-from xdp_router.core.events import FirstPacket, FlowEstablished, ProbeReply, XdpDecided
+from xdp_router.core.events import Datagram, FirstPacket, FlowEstablished, ProbeReply, XdpDecided
 
 KEY = model.FlowKey(0xC6120A01, 40001, 0xC6126401, 80)
 EVENT = abi.EventHeader(1 << 50, KEY, 2, 3, 4, 0xDEADBEEF, 0, 7, 8, 9, 10, 11, 12, 13, 1 << 51)
@@ -33,6 +34,14 @@ def test_first_packet_is_decoded_with_its_frame() -> None:
     assert abi.decode_event(memoryview(first_packet_record())) == expected
 
 
+def test_a_later_datagram_is_decoded_with_its_frame() -> None:
+    """The flow, where it came in, and exactly the frame."""
+    key = dataclasses.replace(KEY, proto=17)
+    head = dataclasses.replace(EVENT, type=abi.EventType.DATAGRAM, frame_len=len(FRAME), key=key)
+    record = abi.pack_event(head, FRAME, abi.RECORD_SMALL)
+    assert abi.decode_event(record) == Datagram(key, 2, 4, FRAME)
+
+
 def test_probe_reply_is_decoded() -> None:
     """A probe reply's key reads backend to us; its time is XDP's."""
     head = dataclasses.replace(
@@ -44,6 +53,9 @@ def test_probe_reply_is_decoded() -> None:
     assert abi.decode_event(abi.pack_event(head)) == ProbeReply(
         0xC6120102, 8080, 61007, 0xDEADBEEF, model.ProbeAnswer.RST, 1 << 50
     )
+    assert is_probe_reply(abi.pack_event(head))
+    assert not is_probe_reply(abi.pack_event(EVENT))
+    assert not is_probe_reply(abi.pack_event(head)[:8])
 
 
 def test_established_and_xdp_decided_are_decoded() -> None:
@@ -65,12 +77,14 @@ def test_established_and_xdp_decided_are_decoded() -> None:
     ("head", "complaint"),
     [
         ({"type": 0}, "type 0"),
-        ({"type": 5}, "type 5"),
+        ({"type": 6}, "type 6"),
+        ({"type": 5, "frame_len": 300}, "frame of 300"),
+        ({"type": 5, "frame_len": 13}, "frame of 13"),
         ({"type": 1, "frame_len": 300}, "frame of 300"),
         ({"type": 1, "frame_len": 13}, "frame of 13"),
         ({"type": 2, "detail": 0}, "probe answer 0"),
-        ({"type": 2, "detail": 4}, "probe answer 4"),
-        ({"type": 4, "detail": 6}, "mode 6"),
+        ({"type": 2, "detail": 6}, "probe answer 6"),
+        ({"type": 4, "detail": 99}, "mode 99"),
         ({"type": 4, "detail": 0, "reason": 99}, "reason 99"),
     ],
 )
@@ -89,3 +103,12 @@ def test_any_bytes_give_an_event_or_the_documented_error(record: bytes) -> None:
         abi.decode_event(record)
     except AbiError:
         pass
+
+
+def test_each_number_is_the_reason_that_has_it() -> None:
+    """Whatever the order that they are written down in."""
+    for reason in model.Reason:
+        head = dataclasses.replace(EVENT, type=4, detail=model.Mode.HASH, reason=reason)
+        decided = abi.decode_event(abi.pack_event(head))
+        assert isinstance(decided, XdpDecided)
+        assert decided.reason is reason

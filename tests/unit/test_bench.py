@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.frames import FRAME_64, SYN, fold, sum16, tcp_frame
-from bench.report import as_json
-from bench.rows import Row, interval, paired, percentile, summary, take_turns
+from bench.report import as_json, table_lines
+from bench.rows import Row, Table, interval, paired, percentile, summary, take_turns
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,31 @@ def test_a_row_becomes_json() -> None:
         "ok": False,
         "how": "so",
         "values": {"median": 2},
+        "table": None,
     }
+
+
+def test_a_table_becomes_json() -> None:
+    """Each of its lines is a mapping from the columns' names."""
+    table = Table(("case", "ns"), (("a", "1"), ("b", "2")))
+    row = Row("what", "reported", "see the table", None, "so", table=table)
+    assert as_json("name", row)["table"] == [{"case": "a", "ns": "1"}, {"case": "b", "ns": "2"}]
+
+
+def test_a_table_is_printed_as_markdown() -> None:
+    """Columns are in line: cases to the left, numbers to the right."""
+    assert table_lines(Table(("case", "time"), (("longer", "1 ns"), ("b", "-")))) == [
+        "| case   | time |",
+        "| :----- | ---: |",
+        "| longer | 1 ns |",
+        "| b      |    - |",
+    ]
+
+
+def test_a_line_with_a_missing_cell_is_refused() -> None:
+    """Else a number would stand under another column's name."""
+    with pytest.raises(ValueError, match="1 cells in .*, expected 2"):
+        Table(("case", "ns"), (("a",),))
 
 
 def test_names_are_listed_and_unknown_ones_refused() -> None:

@@ -19,8 +19,14 @@ from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, SERVICES, STATUS
 from xdp_router.adapters.control import CommandError, NoDaemon
 from xdp_router.cli.commands.context import Context
 from xdp_router.cli.main import main
+from xdp_router.core.address import parse_addr
 
-ANSWERS = {"status": STATUS, "services": SERVICES, "backends": BACKENDS, "explain": EXPLAIN}
+ANSWERS = {
+    "status": STATUS,
+    "services": SERVICES,
+    "backends": BACKENDS,
+    "explain": EXPLAIN,
+}
 
 
 class _Router:
@@ -33,6 +39,7 @@ class _Router:
         self.rows: list[dict[str, Any]] = FLOWS
         self.read = 0
         self.kept: dict[str, list[dict[str, Any]]] | None = None
+        self.client_addrs: list[int | None] = []
 
     def ask(self, control: str, command: str, args: dict[str, object]) -> Any:
         self.asked.append((control, command, args))
@@ -48,8 +55,9 @@ class _Router:
         self.opened.append(pins)
         return self
 
-    def flows(self, limit: int) -> Iterator[dict[str, Any]]:
+    def flows(self, limit: int, client_addr: int | None = None) -> Iterator[dict[str, Any]]:
         self.limits.append(limit)
+        self.client_addrs.append(client_addr)
         for row in self.rows[:limit]:
             self.read += 1
             yield copy.deepcopy(row)
@@ -86,7 +94,7 @@ def test_tables_of_daemon_commands(router: _Router, command: str) -> None:
 
 
 def test_explain_asks_for_the_client(router: _Router) -> None:
-    """The client's address is handed to the daemon as given."""
+    """The client's address is handed to the daemon."""
     result = _run(router, "explain", "198.18.0.2:40000")
     assert result.exit_code == 0
     assert router.asked[0][1:] == ("explain", {"client": "198.18.0.2:40000"})
@@ -97,7 +105,10 @@ def test_explain_asks_for_the_client(router: _Router) -> None:
 
 @pytest.mark.parametrize(
     "client",
-    ["198.18.0.2", "198.18.0.2:0", "198.18.0.2:65536", "198.18.0:1", "host:80", "1.2.3.400:5"],
+    [
+        *("198.18.0.2", "198.18.0.2:0", "198.18.0.2:65536", "198.18.0:1", "host:80", "1.2.3.400:5"),
+        *("198.18.0.2:5/sctp", "198.18.0.2:5/", "198.18.0.2/udp"),
+    ],
 )
 def test_wrong_client_is_a_usage_error(router: _Router, client: str) -> None:
     """A malformed client is exit code 2, with what was expected, and nothing is asked."""
@@ -141,7 +152,9 @@ def test_flows_have_the_candidates_that_the_daemon_keeps(router: _Router) -> Non
     router.rows = [FLOWS[0], FLOWS[1], FLOWS[2], joined]
     won = [{"backend": name, "rtt_us": 20.0, "answer": "synack"} for name in ("b1", "b2")]
     others = [{"backend": "c1", "rtt_us": 20.0, "answer": "synack"}]
-    router.kept = {FLOWS[0]["client"]: won, FLOWS[1]["client"]: won, FLOWS[2]["client"]: others}
+    names = [f"{row['client']}/tcp" for row in FLOWS]
+    router.kept = dict(zip(names, (won, won, others), strict=True))
+    router.kept[f"{joined['client']}/udp"] = won
     rows = json.loads(_run(router, "flows", "--json").stdout)
     assert [row["decision"]["candidates"] for row in rows] == [won, won, [], []]
 
@@ -186,6 +199,62 @@ def test_flow_filters(router: _Router, option: str, value: str, clients: list[in
     """A filter keeps exactly the flows that it names; an address may omit the port."""
     result = _run(router, "flows", "--json", option, value)
     assert json.loads(result.stdout) == [FLOWS[index] for index in clients]
+
+
+@pytest.mark.parametrize(
+    ("value", "addr"),
+    [
+        ("198.18.0.2", parse_addr("198.18.0.2")),
+        ("198.18.0.2:40001", parse_addr("198.18.0.2")),
+        ("[2001:DB8:0::5]:4711", parse_addr("2001:db8::5")),
+        ("[2001:db8::5]", parse_addr("2001:db8::5")),
+        ("2001:db8::5:80", parse_addr("2001:db8::5:80")),
+    ],
+)
+def test_only_the_clients_entries_are_decoded(router: _Router, value: str, addr: int) -> None:
+    """In a flood that is one of a million: the maps are asked for the address."""
+    _run(router, "flows", "--client", value)
+    _run(router, "flows")
+    assert router.client_addrs == [addr, None]
+
+
+FLOW6 = {
+    **FLOWS[0],
+    "client": "[2001:db8::5]:4711",
+    "backend_address": "[2001:db8:0:1::2]:8080",
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("--client", "2001:db8::5", True),
+        ("--client", "[2001:db8::5]", True),
+        ("--client", "[2001:DB8:0::5]:4711", True),
+        ("--client", "[2001:db8::5]:471", False),
+        ("--client", "2001:db8::55", False),
+        ("--client", "2001:db8::", False),
+        ("--backend", "2001:db8:0:1::2", True),
+        ("--backend", "[2001:db8:0:1:0::2]:8080", True),
+        ("--backend", "2001:db8::2", False),
+        ("--backend", "b1", True),
+    ],
+)
+def test_filters_of_ipv6_flows(router: _Router, option: str, value: str, found: bool) -> None:
+    """An address is the same in each of its forms, with brackets or, without a port, none."""
+    router.rows = [FLOW6]
+    result = _run(router, "flows", "--json", option, value)
+    assert json.loads(result.stdout) == ([FLOW6] if found else [])
+
+
+def test_explain_of_an_ipv6_client(router: _Router) -> None:
+    """The daemon is asked for the client in the form that flows show."""
+    result = _run(router, "explain", "[2001:0DB8::5]:4711")
+    assert result.exit_code == 0
+    assert router.asked[0][1:] == ("explain", {"client": "[2001:db8::5]:4711"})
+    result = _run(router, "explain", "[2001:0DB8::5]:4711/udp")
+    assert router.asked[-1][1:] == ("explain", {"client": "[2001:db8::5]:4711/udp"})
+    assert "in brackets" in _run(router, "explain", "2001:db8::5:4711").stderr
 
 
 def test_filters_apply_before_the_limit(router: _Router) -> None:
@@ -274,7 +343,7 @@ def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
         "from xdp_router.cli.commands.context import Context\n"
         "from xdp_router.cli.main import main\n"
         "class Maps:\n"
-        "    def flows(self, limit):\n"
+        "    def flows(self, limit, client_addr):\n"
         "        return iter([FLOWS[0]] * 50000)\n"
         "main(['flows', '--json', '--limit', '50000'], obj=Context(open_pins=lambda _: Maps()))\n"
     )
@@ -287,3 +356,123 @@ def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.wait(10)
+
+
+DRAINED = {
+    "backend": "b1",
+    "service": "web",
+    "draining": True,
+    "changed": True,
+    "warning": "nobody is left",
+}
+
+
+class _Drains(_Router):
+    """Its backend has so many flows less each time that it is asked."""
+
+    def __init__(self, *flows: int, draining: bool = True) -> None:
+        super().__init__()
+        self.left = list(flows)
+        self.draining = draining
+
+    def ask(self, control: str, command: str, args: dict[str, object]) -> Any:
+        self.asked.append((control, command, args))
+        if command == "backend_flows":
+            return {"backend": "b1", "draining": self.draining, "flows": self.left.pop(0)}
+        return {**DRAINED, "draining": command == "drain"}
+
+
+def test_drain_and_undrain_say_what_they_did() -> None:
+    """The daemon's warning goes to stderr, and with --json into the answer alone."""
+    router = _Drains()
+    result = _run(router, "drain", "b1")
+    assert (result.exit_code, result.stdout) == (0, "b1 (web): draining\n")
+    assert result.stderr == "Warning: nobody is left\n"
+    result = _run(router, "undrain", "b1")
+    assert result.stdout == "b1 (web): taking new flows\n"
+    result = _run(router, "drain", "b1", "--json")
+    assert json.loads(result.stdout) == DRAINED
+    assert [command for _, command, _ in router.asked] == ["drain", "undrain", "drain"]
+
+
+def test_drain_waits_for_the_last_flow() -> None:
+    """Done when there is none; a timeout, or somebody who undrains, is exit code 1."""
+    result = _run(_Drains(2, 0), "drain", "b1", "--wait", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["flows"]) == (0, 0)
+    result = _run(_Drains(1), "drain", "b1", "--wait", "--timeout", "0")
+    assert result.exit_code == 1
+    assert "b1 still has 1 flow after 0 s, and goes on draining" in result.stderr
+    result = _run(_Drains(3, draining=False), "drain", "b1", "--wait")
+    assert result.exit_code == 1
+    assert "b1 was undrained meanwhile, and has 3 flows" in result.stderr
+
+
+LINES = {"changes": [{"text": "~ backend b1 of web: weight 1 -> 3"}], "applied": True}
+
+
+class _Changes(_Router):
+    """It says what it was asked to change."""
+
+    def ask(self, control: str, command: str, args: dict[str, object]) -> Any:
+        self.asked.append((control, command, args))
+        return {
+            **LINES,
+            "applied": not args["dry_run"],
+            "saved": "/r.toml" if "save" in args else "",
+        }
+
+
+@pytest.mark.parametrize(
+    ("words", "args"),
+    [
+        (
+            "service add 198.18.100.1:53/udp --backend 198.18.1.2:53,name=b9,weight=2 probe=icmp",
+            {
+                "verb": "add",
+                "keys": {"address": "198.18.100.1:53", "protocol": "udp", "probe": "icmp"},
+                "backends": [{"address": "198.18.1.2:53", "name": "b9", "weight": 2}],
+            },
+        ),
+        (
+            "service set web deadline=9ms fallback=",
+            {"verb": "set", "name": "web", "keys": {"deadline": "9ms", "fallback": None}},
+        ),
+        ("service remove web", {"verb": "remove", "name": "web"}),
+        (
+            "backend add web 198.18.1.4:80 weight=2",
+            {"verb": "add", "name": "web", "keys": {"address": "198.18.1.4:80", "weight": 2}},
+        ),
+        ("backend set b1 weight=3", {"verb": "set", "name": "b1", "keys": {"weight": 3}}),
+        ("backend remove b1", {"verb": "remove", "name": "b1"}),
+    ],
+)
+def test_edits_are_asked_for(words: str, args: dict[str, object]) -> None:
+    """With values as the file has them; what the daemon says has changed is printed."""
+    router = _Changes()
+    result = _run(router, *words.split(), "--save")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "~ backend b1 of web: weight 1 -> 3\nWritten to /r.toml.\n"
+    ((_, command, asked),) = router.asked
+    assert command == words.split()[0]
+    assert asked == {**args, "save": True, "dry_run": False}
+    result = _run(router, *words.split(), "--json")
+    assert json.loads(result.stdout)["changes"] == LINES["changes"]
+
+
+def test_wrong_words_are_usage_errors() -> None:
+    """Exit code 2, what was expected, and nothing is asked."""
+    router = _Changes()
+    for words in ("backend set b1", "backend set b1 weight", "service add 198.18.100.1:80"):
+        result = _run(router, *words.split())
+        assert result.exit_code == 2
+        assert "expected KEY=VALUE" in result.stderr or "Missing" in result.stderr
+    assert not router.asked
+
+
+def test_reload_prints_what_differs() -> None:
+    """Or that nothing does; a dry run says that it was one."""
+    router = _Changes()
+    assert _run(router, "reload").stdout == "~ backend b1 of web: weight 1 -> 3\n"
+    result = _run(router, "reload", "--dry-run")
+    assert result.stdout.endswith("\nNothing was changed: this was a dry run.\n")
+    assert [args for _, _, args in router.asked] == [{"dry_run": False}, {"dry_run": True}]

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from xdp_router.core.config import RouterConfig, Settings, config_from_flags, parse_config
 from xdp_router.core.errors import ConfigError, XdpRouterError
-from xdp_router.core.model import NO_BACKEND, Backend, Endpoint, Forwarding, Mode, Orphans, Service
+from xdp_router.core.model import (
+    NO_BACKEND,
+    Backend,
+    Endpoint,
+    Forwarding,
+    Mode,
+    Orphans,
+    Probe,
+    ProbeKind,
+    Service,
+)
 
 FULL = """\
 [router]
@@ -102,6 +112,75 @@ def test_full_file_becomes_values() -> None:
     )
 
 
+IPV6 = """\
+[[service]]
+address = "[2001:DB8:0::1]:443"
+fallback = "[2001:db8::2]:8443"
+[[service.backend]]
+address = "[2001:db8::2]:8443"
+"""
+
+
+def test_ipv6_service() -> None:
+    """An address has brackets; a name made from it has its one short form, and can be used."""
+    (service6,) = parse_config(IPV6, "router.toml").services
+    assert service6.name == "[2001:db8::1]:443/tcp"
+    assert service6.endpoint == Endpoint(0x20010DB8 << 96 | 1, 443)
+    assert service6.backends[0].endpoint == Endpoint(0x20010DB8 << 96 | 2, 8443)
+    assert service6.fallback == 0
+
+
+def test_families_do_not_mix_with_nat() -> None:
+    """A backend of the other family is told with its line, whichever is which."""
+    (line,) = problems(IPV6.replace("[2001:db8::2]", "198.18.1.2"))
+    assert line == (
+        "router.toml:5: service.backend.address: found 198.18.1.2:8443, no IPv6 address, expected "
+        "an IPv6 address as the service's ([2001:db8::1]:443): forwarding 'nat' keeps the family"
+    )
+    (line,) = problems(service().replace("198.18.1.2", "[2001:db8::2]"))
+    assert line.startswith(
+        "router.toml:6: service.backend.address: found [2001:db8::2]:8080, no IPv4 address"
+    )
+
+
+def test_one_address_in_two_forms_is_one() -> None:
+    """Duplicates are found however they are written."""
+    again = '[[service.backend]]\naddress = "[2001:db8:0:0::2]:8443"\nname = "other"\n'
+    (line,) = problems(IPV6 + again)
+    assert "[2001:db8::2]:8443, the address of backend" in line
+
+
+def test_ipv6_flags() -> None:
+    """Flags take what the file takes; the same backend in another form is not a new name."""
+    long = "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"
+    config = config_from_flags(
+        [("[2001:db8::1]:443/tcp", [long]), ("[2001:db8::1]:80", [long.replace("db8", "0DB8")])]
+    )
+    names = [backend.name for service in config.services for backend in service.backends]
+    assert names == [long, f"{long}@[2001:db8::1]:80"]
+    assert [each.name for each in config.services] == [
+        "[2001:db8::1]:443/tcp",
+        "[2001:db8::1]:80/tcp",
+    ]
+
+
+def test_short_names_of_flags() -> None:
+    """The service that a name tells of is in its short form."""
+    backend = "[2001:db8::2]:8443"
+    services = [("[2001:DB8::1]:443", [backend]), ("[2001:DB8::1]:80/tcp", [backend])]
+    config = config_from_flags(services)
+    assert config.services[1].backends[0].name == f"{backend}@[2001:db8::1]:80/tcp"
+
+
+def test_longest_names_of_flags() -> None:
+    """Two endpoints of the longest form do not fit in a name: the second service's number does."""
+    long = "[2001:db8:1111:2222:3333:4444:5555:{}]:65535"
+    backend = long.format(6666)
+    services = [(f"{long.format(number)}/tcp", [backend]) for number in (7777, 8888)]
+    config = config_from_flags(services)
+    assert config.services[1].backends[0].name == f"{backend}@2"
+
+
 def test_defaults() -> None:
     """What a file leaves out has the documented default."""
     config = parse_config(service(), "router.toml")
@@ -113,10 +192,35 @@ def test_defaults() -> None:
     assert [backend.name for backend in web.backends] == ["198.18.1.2:8080"]
 
 
+def test_services_of_udp() -> None:
+    """One address may be a service of each protocol; QUIC is one of UDP that is said to be."""
+    other = service("protocol = 'udp'\nprobe = 'icmp'\nquic = true", "name = 'other'")
+    text = "[router]\nudp_idle = '90s'\n" + service() + other.replace('name = "web"\n', "")
+    assert parse_config(text, "router.toml").settings.udp_idle_ns == 90_000_000_000
+    web, quic = parse_config(text, "router.toml").services
+    assert (web.endpoint.proto, web.quic, quic.endpoint.proto, quic.quic) == (6, False, 17, True)
+    assert {backend.endpoint.proto for backend in quic.backends} == {17}
+    assert quic.name == "198.18.100.1:80/udp"
+
+
+def test_flags_of_udp() -> None:
+    """A service by flag has the probe that every host answers."""
+    config = config_from_flags([("198.18.100.1:53/udp", ["198.18.1.2:53"])])
+    (backend,) = config.services[0].backends
+    assert (backend.endpoint.proto, backend.probe) == (17, Probe(ProbeKind.ICMP))
+
+
 def test_service_event_rate_is_the_default_of_services() -> None:
     """[router] service_event_rate holds for services that name no rate."""
     config = parse_config("[router]\nservice_event_rate = 7\n" + service(), "router.toml")
     assert config.services[0].event_rate == 7
+
+
+def test_tie_window() -> None:
+    """Down to none at all."""
+    for text, wanted in (("50us", 50_000), ("0s", 0)):
+        config = parse_config(f'[router]\ntie_window = "{text}"\n' + service(), "router.toml")
+        assert config.settings.tie_window_ns == wanted
 
 
 def test_flags_are_the_same_as_a_file() -> None:
@@ -144,20 +248,19 @@ def test_flags_are_the_same_as_a_file() -> None:
             "--backend: found none, expected at least one --backend ADDR:PORT",
         ),
         (
-            [("198.18.100.1:80/udp", ["198.18.1.2:80"])],
+            [("198.18.100.1:80/sctp", ["198.18.1.2:80"])],
             "race",
-            "--service: protocol 'udp' is not available in this version: use 'tcp'",
+            "--service: found 'sctp', expected 'tcp' or 'udp'",
         ),
         (
             [("198.18.100.1:80", ["198.18.1.2:80"]), ("198.18.100.1:81", ["198.18.1.2:81"])],
-            "inline",
-            "--mode: mode 'inline' is not available in this version: use 'race'",
+            "fast",
+            "--mode: found 'fast', expected 'race' or 'snapshot' or 'inline'",
         ),
         (
             [("198.18.100.1:80", ["backend1:80"])],
             "race",
-            "--backend: 'backend1' is not an IPv4 address, expected four numbers from 0 to 255 "
-            "with dots between, as 198.18.1.2",
+            "--backend: 'backend1' is not an IP address, expected one as 198.18.1.2 or 2001:db8::2",
         ),
     ],
 )
@@ -172,17 +275,26 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
     ("text", "expected"),
     [
         (
-            service("mode = 'snapshot'"),
-            "4: service.mode: mode 'snapshot' is not available in this version: use 'race'",
-        ),
-        (service("mode = 'fast'"), "4: service.mode: found 'fast', expected 'race'"),
-        (
-            service("forwarding = 'dsr'"),
-            "4: service.forwarding: forwarding 'dsr' is not available in this version: use 'nat'",
+            service("mode = 'fast'"),
+            "4: service.mode: found 'fast', expected 'race' or 'snapshot' or 'inline'",
         ),
         (
-            service("protocol = 'udp'"),
-            "4: service.protocol: protocol 'udp' is not available in this version: use 'tcp'",
+            service("forwarding = 'srv6'"),
+            "4: service.forwarding: forwarding 'srv6' is not available in this version: "
+            "use 'nat' or 'fullnat' or 'dsr' or 'ipip'",
+        ),
+        (
+            service("protocol = 'sctp'"),
+            "4: service.protocol: found 'sctp', expected 'tcp' or 'udp'",
+        ),
+        (
+            service("quic = true"),
+            '4: service.quic: found true, expected protocol = "udp" beside it, which QUIC runs '
+            "over",
+        ),
+        (
+            service("protocol = 'udp'\nprobe = 'icmp'\nquic = 1"),
+            "6: service.quic: found the number 1, expected true or false",
         ),
         (
             service("orphans = 'drop'"),
@@ -216,7 +328,11 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
         (
             service("colour = 1"),
             "4: service.colour: unknown key, expected one of: address, "
-            "backend, deadline, event_rate, fallback, forwarding, mode, name, orphans, protocol",
+            "affinity, affinity_time, allow, backend, candidates, control_arm, control_arm_by, "
+            "deadline, deny, event_rate, except_ports, fallback, forwarding, icmp_echo, "
+            "max_connections, mode, name, orphans, "
+            "probe, probe_answer, probe_host, probe_interval, probe_path, probe_payload, "
+            "probe_status, protocol, quic, score, snapshot_age, stateless, tunnel_source",
         ),
         (
             service("", "weight = 0"),
@@ -224,8 +340,8 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
         ),
         (
             service("", "name = 'a b'"),
-            "7: service.backend.name: found 'a b', expected a name of 1 "
-            "to 64 letters, digits and _ . : / @ -, with a letter or digit first",
+            "7: service.backend.name: found 'a b', expected a name of 1 to 64 letters, digits "
+            "and _ . : / @ - [ ], with a letter, a digit or [ first",
         ),
         (
             service() + "[router]\nmax_flows = 1",
@@ -235,6 +351,11 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
             service() + "[router]\nprobe_ports = '9-8'",
             "9: router.probe_ports: found '9-8', "
             'expected a port range within 1024 to 65535, low end first, as "61000-61999"',
+        ),
+        (
+            service() + "[router]\nheartbeat_stale = '3s'\nheartbeat_interval = '300ms'",
+            "10: router.heartbeat_interval: found '300ms', expected a duration from \"1ms\" to "
+            '"250ms", as "50ms", "2s" or "1h"',
         ),
         (
             service() + "[router]\nheartbeat_interval = '50ms'",

@@ -10,6 +10,8 @@ import json
 import os
 import socket
 import stat
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,12 +22,12 @@ import pytest
 from xdp_router.adapters import control
 from xdp_router.adapters.control import (
     CommandError,
-    ControlClient,
     ControlError,
     ControlInUse,
     ControlServer,
     NoDaemon,
 )
+from xdp_router.adapters.control_client import ControlClient
 
 _Result = TypeVar("_Result")
 
@@ -335,6 +337,50 @@ def test_group_of_the_socket(tmp_path: Path) -> None:
     found = asyncio.run(start_and_stop())
     assert (found.st_uid, found.st_gid) == (os.geteuid(), group)
     assert stat.S_IMODE(found.st_mode) == 0o660
+
+
+ASK = """
+import os, sys
+from xdp_router.adapters.control import CommandError
+from xdp_router.adapters.control_client import ControlClient
+os.setgroups([]); os.setgid(54321); os.setuid(54322)
+with ControlClient(sys.argv[1]) as client:
+    print(client.call("echo", x=1))
+    try:
+        print(client.call("drain"))
+    except CommandError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started: needs root")
+def test_only_root_may_change_things() -> None:
+    """A member of the socket's group may ask; what changes the router is told to need sudo."""
+    directory = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    directory.chmod(0o755)
+    path = directory / "control.sock"
+
+    async def run() -> str:
+        server = ControlServer(
+            path, HANDLERS, group=54_321, changing={"drain": lambda _args: "done"}
+        )
+        await server.start()
+        try:
+            with ControlClient(path) as client:
+                assert await asyncio.to_thread(client.call, "drain") == "done"
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", ASK, str(path), stdout=asyncio.subprocess.PIPE
+            )
+            return (await child.communicate())[0].decode()
+        finally:
+            await server.close()
+
+    try:
+        said, refused = asyncio.run(run()).splitlines()
+    finally:
+        directory.rmdir()
+    assert said == "{'x': 1}"
+    assert refused == "drain changes the router, which is root's: run the command with sudo"
 
 
 def test_names_of_groups() -> None:

@@ -34,6 +34,23 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"{file}: good; services: 1, backends: 1\n")
 
 
+def test_check_accepts_ipv6(tmp_path: Path) -> None:
+    """An IPv6 service with its backends is good; one without brackets is told how."""
+    file = tmp_path / "router.toml"
+    text = (
+        '[[service]]\naddress = "[2001:db8::1]:443"\n'
+        '[[service.backend]]\naddress = "[2001:db8:1::2]:8443"\n'
+    )
+    file.write_text(text)
+    done = run("check", str(file))
+    assert (done.exit_code, done.stderr) == (0, "")
+    file.write_text(text.replace("[2001:db8::1]:443", "2001:db8::1:443"))
+    done = run("check", str(file))
+    assert done.exit_code == 2
+    assert "router.toml:2: service.address: " in done.stderr
+    assert "[2001:db8::1]:443 is an address with a port" in done.stderr
+
+
 def test_check_names_file_and_line(tmp_path: Path) -> None:
     """A wrong value is exit code 2, with where it stands and what was expected."""
     file = tmp_path / "router.toml"
@@ -56,6 +73,18 @@ def test_a_file_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
     assert str(file) in done.output
 
 
+def test_check_warns_of_an_interval_that_cannot_be_kept(tmp_path: Path) -> None:
+    """The file is good all the same."""
+    file = tmp_path / "router.toml"
+    file.write_text(
+        '[router]\nprobe_rate = 50\n[[service]]\naddress = "198.18.100.1:80"\n'
+        'mode = "snapshot"\n[[service.backend]]\naddress = "198.19.1.2:8080"\n'
+    )
+    done = run("check", str(file))
+    assert done.exit_code == 0
+    assert "probe_rate allows 50, races included" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -65,9 +94,9 @@ def test_a_file_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
         (("eth0", "--config", "x", *SERVICE, *BACKEND), "exclude each other"),
         ((*SERVICE, *BACKEND), "Missing argument 'IFACE...'"),
         (("eth0", *SERVICE), "backend"),
-        (("eth0", "--service", "198.18.100.1", *BACKEND), "198.18.100.1"),
-        (("eth0", "--service=198.18.100.1:80/udp", *BACKEND), "udp"),
-        (("eth0", "--mode", "snapshot", *SERVICE, *BACKEND), "snapshot"),
+        (("eth0", "--service", "198.18.100.1:", *BACKEND), "198.18.100.1:"),
+        (("eth0", "--service=198.18.100.1:80/sctp", *BACKEND), "'sctp'"),
+        (("eth0", "--mode", "fastest", *SERVICE, *BACKEND), "fastest"),
         (("eth0", "--xdp-mode", "offload", *SERVICE, *BACKEND), "offload"),
         (("eth0", "--loader", "llvm", *SERVICE, *BACKEND), "llvm"),
         (("eth0", "--max-flows", "999", *SERVICE, *BACKEND), "999 is not in the range 1000<=x"),
@@ -93,3 +122,22 @@ def test_every_command_has_help(command: tuple[str, ...]) -> None:
     done = run(*command, "-h")
     assert done.exit_code == 0
     assert "Usage:" in done.output
+
+
+def test_limits_that_have_no_room_are_told(tmp_path: Path) -> None:
+    """What all services share may be less than the sum of what they are allowed: a warning with
+    the number that would do; one that is alone beyond it is a mistake, by the option, too."""
+    file = tmp_path / "router.toml"
+    one = GOOD.replace(':80"', ':80"\nmax_connections = 800', 1)
+    two = one.replace("100.1", "100.2").replace('"web"', '"api"').replace('"b1"', '"b2"')
+    file.write_text("[router]\nmax_flows = 1000\n" + one)
+    assert run("check", str(file)).stderr == ""
+    file.write_text("[router]\nmax_flows = 1000\n" + one + two)
+    done = run("check", str(file))
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Warning: max_connections of web (800), api (800) add up")
+    assert "max_flows = 1600" in done.stderr
+    file.write_text(one.replace("= 800", "= 2000"))
+    done = run("attach", "eth0", "--config", str(file), "--max-flows", "1000")
+    assert done.exit_code == 2
+    assert "found 2000, above --max-flows (1000)" in done.stderr

@@ -11,6 +11,7 @@ from tests.support.cast import T0, decision, first, key
 from xdp_router.core.model import (
     NO_BACKEND,
     Decision,
+    FlowKey,
     Mode,
     ProbeAnswer,
     ProbeRecord,
@@ -36,6 +37,15 @@ def reported(*decisions: Decision) -> tuple[DecisionReport, list[dict[str, Any]]
     return report, [dict(line) for line in lines]
 
 
+def test_an_ipv6_client_has_brackets() -> None:
+    """The log has it in the form that ``explain`` takes."""
+    made = Decision(
+        FlowKey((0x20010DB8 << 96) + 5, 4711, (0x20010DB8 << 96) + 1, 80),
+        *(0, 2, Mode.RACE, Reason.RACE_WON, T0),
+    )
+    assert decision_line(made, "web", "b2", NAMES.__getitem__)["client"] == "[2001:db8::5]:4711"
+
+
 def test_the_log_line_explains_a_decision() -> None:
     """One line has who, where to, why, how long it took and who answered when."""
     records = [
@@ -47,6 +57,7 @@ def test_the_log_line_explains_a_decision() -> None:
     )
     assert decision_line(made, "web", "b2", NAMES.__getitem__) == {
         "client": "198.18.0.1:1",
+        "protocol": "tcp",
         "service": "web",
         "backend": "b2",
         "mode": "race",
@@ -55,6 +66,9 @@ def test_the_log_line_explains_a_decision() -> None:
         "rtts_us": {"b2": 300.0},
     }
     assert decision_line(made, "web", "", NAMES.__getitem__)["backend"] is None
+    for record in records:
+        record.tied = True
+    assert decision_line(made, "web", "b2", NAMES.__getitem__)["tied"] == ["b1", "b2"]
 
 
 def test_decisions_are_counted_by_service() -> None:
@@ -93,3 +107,11 @@ def test_unfit_backends_are_told_of() -> None:
     odd.unfit = ((1, Unfit.BESIDE_CLIENT),)
     _, lines = reported(odd)
     assert [line["event"] for line in lines] == ["client_beside_backend", "decision"]
+
+
+def test_decisions_that_are_told_late_begin_no_second_anew() -> None:
+    """XDP's own come by the ring, behind those that the daemon has made meanwhile."""
+    both = [each for _ in range(LINES_PER_SECOND) for each in (made(T0 + 10**9), made(T0))]
+    report, lines = reported(*both)
+    assert report.total == 2 * LINES_PER_SECOND
+    assert len(lines) == LINES_PER_SECOND

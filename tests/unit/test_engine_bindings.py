@@ -3,9 +3,23 @@
 
 from __future__ import annotations
 
-from tests.support.cast import DEADLINE, T0, decision, engine, first, key, probe, reply
+import dataclasses
+
+from tests.support.cast import (
+    DEADLINE,
+    DEFAULTS,
+    T0,
+    decision,
+    engine,
+    first,
+    key,
+    probe,
+    reply,
+    sequence,
+    service,
+)
 from tests.support.playbook import EXPIRE, MS, play
-from xdp_router.core.commands import LogDecision, Reinject, WriteBinding
+from xdp_router.core.commands import LogDecision, LogEstablished, Reinject, WriteBinding
 from xdp_router.core.engine import Engine
 from xdp_router.core.events import (
     BackendState,
@@ -19,7 +33,16 @@ from xdp_router.core.events import (
     XdpDecided,
 )
 from xdp_router.core.flow import FlowState
-from xdp_router.core.model import NO_BACKEND, Decision, Mode, ProbeAnswer, ProbeRecord, Reason
+from xdp_router.core.model import (
+    NO_BACKEND,
+    Decision,
+    Forwarding,
+    Mode,
+    ProbeAnswer,
+    ProbeRecord,
+    Reason,
+)
+from xdp_router.core.selection import build_table
 
 # Who decides
 
@@ -44,6 +67,23 @@ def test_somebody_else_decided_first() -> None:
     assert log.decision.reason is Reason.DEADLINE
     assert made.counters["binding_taken"] == 1
     assert made.open_decisions == 0
+
+
+def test_nobodys_port_is_taken_over() -> None:
+    """Each candidate of a fullnat service is asked for a free port once, then nobody is left."""
+    web = dataclasses.replace(service(2), forwarding=Forwarding.FULLNAT)
+    made = Engine([web], DEFAULTS, sequence, build_table)
+    for backend in (1, 2):
+        made.handle(BackendState(backend, True), T0 - 1)
+    packet = first(1)
+    made.handle(packet, T0)
+    made.handle(reply(2, T0 + 10), T0 + 10)
+    [other] = made.handle(ReplyTupleTaken(key(1), 2), T0 + 20)
+    assert isinstance(other, WriteBinding)
+    assert (other.backend, other.take_over) == (1, False)
+    [nobody] = made.handle(ReplyTupleTaken(key(1), 1), T0 + 30)
+    assert isinstance(nobody, WriteBinding)
+    assert (nobody.backend, nobody.mode) == (NO_BACKEND, Mode.REFUSED)
 
 
 def test_a_taken_reply_tuple_moves_on_through_all_candidates() -> None:
@@ -263,7 +303,8 @@ def test_the_record_follows_the_flow_to_its_end() -> None:
     made.handle(BindingWritten(key(1)), T0 + 10)
     established = FlowEstablished(key(1), 2, T0 + 800, 700, 90_000)
     closed = FlowClosed(key(1), 5_000, T0 + 9 * MS)
-    play(made, (T0 + 900, established, []), (T0 + 10 * MS, closed, []))
+    assert made.handle(established, T0 + 900) == [LogEstablished(kept(made))]
+    play(made, (T0 + 10 * MS, closed, []))
     record = kept(made)
     assert (record.established_ns, record.synack_us, record.fppl_ns) == (T0 + 800, 700, 90_000)
     assert (record.first_data_us, record.closed_ns) == (5_000, T0 + 9 * MS)

@@ -8,6 +8,7 @@ engine exactly when ``deadline`` asks for it, as the daemon does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -62,8 +63,9 @@ SETTINGS = EngineSettings(
 ANSWERS = (ProbeAnswer.SYNACK, ProbeAnswer.SYNACK, ProbeAnswer.RST, ProbeAnswer.UNREACHABLE)
 
 
-def small_table(usable: Sequence[Backend]) -> tuple[int, ...]:
+def small_table(backends: Sequence[Backend], up: AbstractSet[int]) -> tuple[int, ...]:
     """A table that is quick to build; which backend has which slot does not matter here."""
+    usable = [each for each in backends if each.id in up]
     if not usable:
         return (NO_BACKEND,) * 7
     return tuple(usable[slot % len(usable)].id for slot in range(7))

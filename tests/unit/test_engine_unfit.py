@@ -37,7 +37,7 @@ def test_a_backend_does_not_race_for_itself() -> None:
     play(
         made,
         (T0, own, [probe(2)]),
-        (T0, others, [SendProbe(2, *_second(2)), probe(1)]),
+        (T0, others, [probe(1), SendProbe(2, *_second(2))]),
         (T0 + 1, sent(2, T0 + 1), []),
         (
             T0 + MS,

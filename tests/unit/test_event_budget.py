@@ -33,7 +33,7 @@ def test_a_price_is_the_whole_rates() -> None:
 )
 def test_what_may_wait_is_answered_in_time(deadlines_ms: list[int], records: int) -> None:
     """A part of the shortest deadline, at 36,000 records a second."""
-    assert deep_ring([each * MS for each in deadlines_ms]) == records * 328
+    assert deep_ring([each * MS for each in deadlines_ms]) == records * 336
 
 
 def test_shares_start_even() -> None:

@@ -176,6 +176,8 @@ def test_a_clients_newest_decision_is_found_whatever_the_service() -> None:
     log.add(old)
     log.add(new)
     assert log.newest_of_client(0xC6120001, 1) is new
+    assert log.newest_of_client(0xC6120001, 1, 6) is new
+    assert log.newest_of_client(0xC6120001, 1, 17) is None
     assert log.newest_of_client(0xC6120001, 2) is None
     log.add(decision_of(2, 30))
     assert log.newest_of_client(0xC6120001, 1) is new

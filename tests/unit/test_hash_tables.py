@@ -3,10 +3,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
-from xdp_router.core.hash_tables import AT_ONCE, INTERVAL_NS, KEPT, HashTables
+import pytest
+
+from xdp_router.core.hash_tables import (
+    AT_ONCE,
+    INTERVAL_NS,
+    KEPT,
+    NS_PER_WORK,
+    STEP_WORK,
+    HashTables,
+)
 from xdp_router.core.model import Backend, Endpoint, Service
+from xdp_router.core.selection import table_work
 
 COUNT = 1000
 EACH = 5
@@ -33,9 +45,9 @@ class Place:
         )
         return Service(number, f"s{number}", Endpoint(9, 80 + number), backends)
 
-    def _build(self, usable: Sequence[Backend]) -> tuple[int, ...]:
+    def _build(self, backends: Sequence[Backend], up: AbstractSet[int]) -> tuple[int, ...]:
         self.built += 1
-        return tuple(backend.id for backend in usable)
+        return tuple(backend.id for backend in backends if backend.id in up)
 
     def down(self, backend: int) -> None:
         self.up.discard(backend)
@@ -101,3 +113,75 @@ def test_slots_are_those_of_now_though_not_published_yet() -> None:
         place.tables.slots(number)
     assert place.built <= KEPT
     assert len(place.tables._made) == KEPT
+
+
+class Heavy:
+    """Services whose tables are much work: many backends with weights, made for real.
+
+    Counts the work of each turn of the event loop.
+    """
+
+    def __init__(self, services: int, backends: int) -> None:
+        self.each = backends
+        self.up = set(range(services * backends))
+        self.work = 0
+        self.tables = HashTables(
+            [self._service(number) for number in range(services)], self.up, self._build
+        )
+
+    def _service(self, number: int) -> Service:
+        backends = tuple(
+            Backend(
+                self.each * number + each,
+                f"b{number}-{each}",
+                Endpoint(each + 1, 80 + number),
+                number,
+                weight=1 + each % 7,
+            )
+            for each in range(self.each)
+        )
+        return Service(number, f"s{number}", Endpoint(9, 80 + number), backends)
+
+    def _build(self, backends: Sequence[Backend], up: AbstractSet[int]) -> tuple[int, ...]:
+        self.work += table_work(backends, up)
+        return tuple(backend.id for backend in backends if backend.id in up)
+
+
+@pytest.mark.parametrize("backends", [16, 64, 250, 1000])
+def test_no_turn_is_more_work_than_a_step(backends: int) -> None:
+    """Many services (200 of 64) lose half of their backends, 16 in a turn as they are told: what
+    is made in a turn, by however many calls, is a step's work, or one table."""
+    place = Heavy(min(200, 12_800 // backends), backends)
+    members = place._service(0).backends
+    most = table_work(members, {each.id for each in members[:2]})
+    now, worst, made = T0, 0, 0
+    gone = iter(range(0, len(place.up), 2))
+    while True:
+        place.work = 0
+        for backend in itertools.islice(gone, 16):
+            place.up.discard(backend)
+            place.tables.changed(backend // backends)
+            made += len(place.tables.take(now))
+        worst, place.work = max(worst, place.work), 0
+        due = place.tables.deadline()
+        if due is None:
+            break
+        now = max(now, due)
+        made += len(place.tables.take(now))
+        worst = max(worst, place.work)
+    assert made >= min(200, 12_800 // backends)
+    assert worst <= max(STEP_WORK, most)
+    assert len(place.tables) == 0
+
+
+def test_heavy_tables_leave_time_for_the_rest() -> None:
+    """The more work they are, the longer the next one waits."""
+    place = Heavy(50, 64)
+    for backend in range(0, 50 * 64, 2):
+        place.up.discard(backend)
+        place.tables.changed(backend // 64)
+    now, start = T0, T0
+    while (due := place.tables.deadline()) is not None:
+        now = max(now, due)
+        place.tables.take(now)
+    assert now - start > (place.work * NS_PER_WORK) * 9 // 10

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xdp_router.core.config import RouterConfig, config_from_flags
 from xdp_router.core.identity import DoesNotFit, Known, renumber, vanished
-from xdp_router.core.model import NO_BACKEND, Endpoint
+from xdp_router.core.model import NO_BACKEND, Endpoint, Forwarding
 
 NOTHING = Known({}, {}, 8, 8)
 
@@ -143,3 +145,33 @@ def test_no_id_ever_means_two_backends(
     assert not {s.id for s in after.services if s.endpoint not in before.services}.intersection(
         before.backends[each][0] for each in in_use
     )
+
+
+def test_another_way_to_a_backend_makes_it_another() -> None:
+    """Flows go on as they began; nat and fullnat are one way, for the flows' entries tell them."""
+    made = config(web="12")
+    (web,) = made.services
+    direct = replace(made, services=(replace(web, forwarding=Forwarding.DSR),))
+    before = known_after(made)
+    assert ids(renumber(direct, before, {0})) == {"80": (0, {"1": 2, "2": 3})}
+    assert vanished(direct, before) == {0, 1}
+    was = replace(before, methods={0: Forwarding.DSR, 1: Forwarding.IPIP})
+    assert ids(renumber(direct, was, ())) == {"80": (0, {"1": 0, "2": 2})}
+    full = replace(made, services=(replace(web, forwarding=Forwarding.FULLNAT),))
+    assert vanished(full, before) == frozenset()
+
+
+def test_room_for_what_services_leave_out() -> None:
+    """Ports that are left out, and echo, have places in the same map: told before anything."""
+    made = config(web="1")
+    (web,) = made.services
+    wide = replace(
+        web,
+        endpoint=replace(web.endpoint, port=0, ranged=True, last=65_535),
+        except_ports=((22, 22), (80, 90)),
+        icmp_echo=True,
+    )
+    after = replace(made, services=(wide,))
+    renumber(after, replace(NOTHING, entry_room=4), ())
+    with pytest.raises(DoesNotFit, match=r"room for 3 addresses.*has 4: .*detach"):
+        renumber(after, replace(NOTHING, entry_room=3), ())

@@ -13,7 +13,7 @@ from tests.support import cli_samples as samples
 from xdp_router.cli.commands.context import Context
 from xdp_router.cli.main import main
 class Maps:
-    def flows(self, limit): return iter(samples.FLOWS)
+    def flows(self, limit, client_addr): return iter(samples.FLOWS)
     def counters(self): return {"first_packet": 12}
 answers = {"status": samples.STATUS, "backends": samples.BACKENDS, "services": samples.SERVICES}
 answers["decisions"] = {}

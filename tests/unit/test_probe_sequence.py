@@ -19,6 +19,7 @@ from xdp_router.core.probe_sequence import (
 )
 
 U32 = st.integers(0, 0xFFFFFFFF)
+U128 = st.integers(1 << 32, (1 << 128) - 1)
 U16 = st.integers(0, 0xFFFF)
 
 # Published with the reference implementation (veorq/SipHash, vectors.h, hsip32): key 00..07,
@@ -64,11 +65,14 @@ def test_textbook_agrees_with_the_published_vectors() -> None:
         assert textbook(bytes(range(8)), bytes(range(length))).hex() == expected
 
 
-def test_published_vector_of_twelve_bytes() -> None:
-    """Ours gives the published hash of the one message length that it is made for."""
+@pytest.mark.parametrize("length", [0, 4, 8, 12, 16])
+def test_published_vectors_of_whole_words(length: int) -> None:
+    """Ours gives the published hashes of the messages that it is made for: words, no rest."""
     key = struct.unpack("<II", bytes(range(8)))
-    words = struct.unpack("<III", bytes(range(12)))
-    assert half_siphash_words((key[0], key[1]), *words).to_bytes(4, "little").hex() == VECTORS[12]
+    words = struct.unpack(f"<{length // 4}I", bytes(range(length)))
+    assert (
+        half_siphash_words((key[0], key[1]), words).to_bytes(4, "little").hex() == VECTORS[length]
+    )
 
 
 @given(U32, U32, U32, U16, U16, U32)
@@ -81,8 +85,32 @@ def test_hash_is_over_the_bytes_in_the_headers(
     assert probe_hash((k0, k1), backend, port, probe_port, probe) == expected
 
 
-def test_reference_hash_for_the_xdp_program() -> None:
-    """One worked example, for whoever writes the C side."""
+@given(U32, U32, U128, U16, U16, U128)
+def test_hash_of_ipv6_is_over_36_bytes(
+    k0: int, k1: int, backend: int, port: int, probe_port: int, probe: int
+) -> None:
+    """The same fields in the same order, the addresses with 16 bytes each."""
+    message = (
+        backend.to_bytes(16, "big")
+        + struct.pack(">HH", port, probe_port)
+        + probe.to_bytes(16, "big")
+    )
+    assert len(message) == 36
+    expected = int.from_bytes(textbook(struct.pack("<II", k0, k1), message), "little")
+    assert probe_hash((k0, k1), backend, port, probe_port, probe) == expected
+
+
+def test_families_of_one_probe_do_not_mix() -> None:
+    """An IPv4 backend cannot be probed from an IPv6 address: a fault of whoever asks."""
+    with pytest.raises(OverflowError):
+        probe_hash((1, 2), 0xC6120102, 80, 61000, 1 << 127)
+
+
+def test_reference_hashes_for_the_xdp_program() -> None:
+    """One worked example of each family, for whoever writes the C side."""
+    db8 = 0x20010DB8 << 96
+    key = (0x03020100, 0x07060504)
+    assert probe_hash(key, db8 | 1 << 64 | 2, 8080, 61000, db8 | 1 << 64 | 1) == 0x0537D789
     assert probe_hash((0x03020100, 0x07060504), 0xC6120102, 8080, 61000, 0xC6120101) == 0x276F7F3D
 
 

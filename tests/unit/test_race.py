@@ -287,7 +287,7 @@ def test_a_backend_that_comes_up_ends_the_window() -> None:
     up.add(2)
     race.backend_state(SERVICE, 2, up=True)
     _, steps = race.admit(SERVICE, first(2, T0 + 1 * MS), T0 + 1 * MS)
-    assert steps == [probe(2), probe(1, 61_001)]
+    assert steps == [probe(1, 61_001), probe(2)]
 
 
 def test_candidates_take_turns_in_being_asked_first() -> None:
@@ -379,8 +379,8 @@ def test_services_race_independently() -> None:
 
 def test_modes_are_created_by_name() -> None:
     """The dict is the list of what can be configured; other modes are refused by name."""
-    assert list(STRATEGIES) == ["race"]
+    assert list(STRATEGIES) == ["race", "snapshot", "inline"]
     made = create(Mode.RACE, (SERVICE,), set(), SETTINGS, sequence)
     assert isinstance(made, RaceStrategy)
-    with pytest.raises(ValueError, match="mode 'snapshot' is not available; choose one of race"):
-        create(Mode.SNAPSHOT, (SERVICE,), set(), SETTINGS, sequence)
+    with pytest.raises(ValueError, match="mode 'hash' is not available; choose one of race, sn"):
+        create(Mode.HASH, (SERVICE,), set(), SETTINGS, sequence)

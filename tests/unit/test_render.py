@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, SERVICES, STATUS
+from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, PICKED, PUSHED, SERVICES, STATUS
 from xdp_router.cli import render
 
 Capture = pytest.CaptureFixture[str]
@@ -31,6 +31,20 @@ def test_flows_fit_one_line_each_at_100_columns(capsys: Capture) -> None:
     assert "race won" in lines[1]
     assert "1.2 ms" in lines[1]
     assert "1.2k/34k" in lines[1]
+
+
+LONG = "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"
+
+
+def test_ipv6_addresses_stay_in_one_piece(capsys: Capture) -> None:
+    """Where no terminal sets the width, the longest endpoint is in one line of each table."""
+    render.flows([{**FLOWS[0], "client": LONG, "backend": LONG}])
+    render.backends([{**BACKENDS[0], "name": f"{LONG}@x", "address": LONG}])
+    render.services([{**SERVICES[0], "name": f"{LONG}/tcp", "address": LONG}])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert [line.count(LONG) for line in lines] == [0, 2, 0, 2, 0, 2]
+    assert all(len(line) <= 200 for line in lines)
 
 
 def test_flow_decided_without_measurement_says_why(capsys: Capture) -> None:
@@ -82,7 +96,10 @@ def test_backend_that_is_down_has_its_reason_below(capsys: Capture) -> None:
     lines = _lines(capsys)
     assert lines[-1] == "b2 is down: no ARP answer from 198.19.2.2 on be2"
     assert "850 µs" in lines[1]
-    assert [line.split()[4:6] for line in lines[1:3]] == [["be1", "850"], ["be2", "(kernel)"]]
+    assert [line.split()[4:7] for line in lines[1:3]] == [
+        ["be1", "syn", "850"],
+        ["be2", "(kernel)", "syn"],
+    ]
 
 
 def test_services_are_listed(capsys: Capture) -> None:
@@ -92,6 +109,59 @@ def test_services_are_listed(capsys: Capture) -> None:
     assert "198.18.100.1:80/tcp" in row
     assert "50.0 ms" in row
     assert "b1 b2" in row
+    assert row.endswith("17/1000")
+
+
+@pytest.mark.parametrize(
+    ("flood", "forwarded", "told"),
+    [
+        (
+            {"active": True, "since_s": 75.0, "reason": "budget_service"},
+            4321,
+            "over budget (budget service) for 75s, stateless: without entries, 4.3k packets went "
+            "without one; what has no entry is hashed for another 12s",
+        ),
+        (
+            {"active": True, "since_s": 3.0, "reason": "ring_deep", "mode": "flood_flows"},
+            0,
+            "over budget (ring deep) for 3s, with entries in a table of their own (flood_flows); "
+            "what has no entry is hashed for another 12s",
+        ),
+        (
+            {"active": True, "since_s": 3.0, "reason": "table_full", "mode": "flood_flows"},
+            0,
+            "no place in flow_table for 3s; what has no entry is hashed for another 12s",
+        ),
+        (
+            {"mode": "flood_flows", "obstacle": "net.x is 0: the kernel tells no way to a client"},
+            0,
+            "not stateless, as configured: net.x is 0: the kernel tells no way to a client",
+        ),
+    ],
+)
+def test_a_service_over_budget_says_so(
+    capsys: Capture, flood: dict[str, Any], forwarded: int, told: str
+) -> None:
+    """Since when, why, what becomes of first packets, for how long; and why not what is wanted."""
+    row = SERVICES[0]
+    stateless = {**row["stateless"], "for_s": 12.5, "forwarded": forwarded}
+    render.services([{**row, "stateless": stateless, "flood": {**row["flood"], **flood}}])
+    assert " ".join(_lines(capsys)[2:]) == f"web: {told}"
+    render.services(SERVICES)
+    assert len(_lines(capsys)) == 2
+
+
+def test_services_that_are_full_or_flooded_are_named(capsys: Capture) -> None:
+    """The first ones, and how many more."""
+    render.status(STATUS)
+    shown = "\n".join(_lines(capsys))
+    assert "no service is at max_connections" in shown
+    assert "no service is over budget" in shown
+    over = {"services_over_budget": 12, "over_budget": ["a", "b"]}
+    render.status({**STATUS, **over, "services_full": 1, "full": ["web"]})
+    shown = "\n".join(_lines(capsys))
+    assert "web is at max_connections" in shown
+    assert "a, b and 10 others are over budget" in shown
 
 
 def test_explain_orders_the_time_line(capsys: Capture) -> None:
@@ -110,6 +180,41 @@ def test_explain_orders_the_time_line(capsys: Capture) -> None:
     ]
     assert "chosen" in next(line for line in lines if line.startswith("b1"))
     assert next(line for line in lines if line.startswith("b2")).split()[1:] == ["-", "lost"]
+
+
+def test_a_pick_is_explained_by_its_snapshot(capsys: Capture) -> None:
+    """Shares, scores, and the terms that were known of anybody; how old all of that was."""
+    render.explain(PICKED)
+    lines = _lines(capsys)
+    assert lines[0] == "198.18.0.2:40000 to web/tcp: b2 (snapshot)"
+    at = lines.index("Snapshot, 4.3 ms old:")
+    assert lines[at + 1].split() == ["BACKEND", "SHARE", "SCORE", "RTT", "QUEUE"]
+    assert lines[at + 2].split() == ["b1", "0.4%", "0.01", "0.01", "-"]
+    assert lines[at + 3].split() == ["b2", "100%", "0.83", "1.00", "0.50", "picked"]
+
+
+def test_backends_show_their_share(capsys: Capture) -> None:
+    """Of a mode that has a table; none is not the same as nothing known."""
+    picked = {"mode": "snapshot", "share": 0.0, "score": 0.25}
+    render.backends([{**BACKENDS[0], **picked}, {**BACKENDS[1], **picked, "share": 0.004}])
+    lines = _lines(capsys)
+    title = "BACKEND SERVICE ADDRESS STATE VIA PROBE RTT SHARE SCORE ANSWERS LOSSES"
+    assert lines[0].split() == title.split()
+    assert lines[1].split()[-4:] == ["0%", "0.25", "1.2k", "0"]
+    assert "0.4%" in lines[2].split()
+    render.backends([{**BACKENDS[0], **picked}, BACKENDS[1]])
+    assert {"SHARE", "WINS"} <= set(capsys.readouterr().out.splitlines()[0].split())
+    render.backends(BACKENDS)
+    assert "SHARE" not in _lines(capsys)[0]
+    render.backends([{**BACKENDS[1], "mode": "inline", "synack_us": 95.0}])
+    assert "95 µs" in _lines(capsys)[1]
+
+
+@pytest.mark.parametrize(("mode", "says"), [("race", "equally fast"), ("inline", "does not look")])
+def test_what_is_told_in_vain_says_so(capsys: Capture, mode: str, says: str) -> None:
+    """The mode may not look at it."""
+    render.pushed({**PUSHED, "mode": mode})
+    assert says in _lines(capsys)[0]
 
 
 def test_refused_flow_is_explained(capsys: Capture) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from tests.support.cast import BACKENDS, first, service
 from xdp_router.core.events import BackendPath, FirstPacket
-from xdp_router.core.model import Unfit
+from xdp_router.core.model import Forwarding, Unfit
 from xdp_router.core.surroundings import Surroundings, Unfits
 
 HERE, ELSEWHERE = 2, 3
@@ -82,3 +84,43 @@ def test_both_kinds_at_once() -> None:
         (3, Unfit.BESIDE_CLIENT),
     )
     assert excluded == frozenset({1})
+
+
+NETWORK6, MASK6 = 0x20010DB8_00000007 << 64, (1 << 128) - (1 << 64)
+
+
+def test_a_client_in_an_ipv6_subnet() -> None:
+    """All of an address counts; the next subnet is another one."""
+    beside = BackendPath(1, HERE, ((NETWORK6, MASK6),))
+    unfit = ((1, Unfit.BESIDE_CLIENT),), frozenset({1})
+    assert look(NETWORK6 | 0x77, beside) == unfit
+    assert look(NETWORK6 + (1 << 64) | 0x77, beside) == ((), frozenset())
+
+
+def test_families_are_not_mixed_up() -> None:
+    """An IPv6 client whose last bits are those of an IPv4 subnet is no neighbour of it."""
+    beside = BackendPath(1, HERE, (SUBNET, (NETWORK6, MASK6)))
+    assert look(0x20010DB8 << 96 | 0xC6120177, beside) == ((), frozenset())
+    assert look(0xC6120277, beside) == ((), frozenset())
+
+
+def test_with_fullnat_everybody_is_fit() -> None:
+    """Answers are addressed to the router, wherever the client stands."""
+    web = dataclasses.replace(WEB, forwarding=Forwarding.FULLNAT)
+    surroundings = Surroundings([web])
+    for path in everywhere():
+        surroundings.moved(path)
+    for addr in (B2.endpoint.addr, 0xC6120177):
+        assert surroundings.unfit(web, client(addr), ALL) == ((), frozenset())
+
+
+@pytest.mark.parametrize("method", [Forwarding.DSR, Forwarding.IPIP])
+def test_backends_that_answer_directly_may_be_beside_the_client(method: Forwarding) -> None:
+    """That is the point of these methods; only the client itself is still passed over."""
+    surroundings = Surroundings([dataclasses.replace(WEB, forwarding=method)])
+    for path in everywhere():
+        surroundings.moved(path)
+    direct = dataclasses.replace(WEB, forwarding=method)
+    assert surroundings.unfit(direct, client(0xC6120177), ALL) == ((), frozenset())
+    itself = ((2, Unfit.CLIENT_ITSELF),), frozenset({2})
+    assert surroundings.unfit(direct, client(B2.endpoint.addr), ALL) == itself

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.identity import Known, renumber, vanished
-from xdp_router.core.model import Backend, Endpoint
+from xdp_router.core.model import Backend, Forwarding
 
 from . import bpf_syscall as bpf
 from .bpf_maps import Maps
 from .dataplane import DataPlane, InstanceExists, daemon_alive, daemon_stays, occupied
-from .map_specs import MAP_SPECS, MapSpec, Sizes
+from .map_specs import MAP_SPECS, MapSpec, Sizes, by_count
 from .names import Names
 from .pins import (
     LINK_PREFIX,
@@ -70,6 +70,8 @@ class Former:
 
     plane: DataPlane
     links: dict[str, XdpLink] = field(default_factory=dict)
+    has_ipv6_flows: bool = False
+    """Whether a backend that only flows have has some of IPv6; set by :meth:`renumber`."""
 
     def close(self) -> None:
         """Close what is still ours to close."""
@@ -80,16 +82,16 @@ class Former:
     def known(self) -> Known:
         """Ids of its services and backends. Raises BpfError."""
         maps, fds = Maps(self.plane.maps), self.plane.maps
-        sizes = {name: bpf.map_info(fd).max_entries for name, fd in fds.items()}
         backends = {
-            number: (value.service, _endpoint(value)) for number, value in maps.backends.items()
+            number: (value.service, value.endpoint) for number, value in maps.backends.items()
         }
-        services = {endpoint: value.id for endpoint, value in maps.services.items()}
-        room = min(
-            sizes["services"], sizes["hash_tables"] // 2, sizes["tokens"] - abi.TOKENS_SERVICE
-        )
-        backend_room = min(sizes["backends"], sizes["backend_index"], sizes["names"] - room)
-        return Known(services, backends, room, backend_room)
+        methods = {number: _method(value) for number, value in maps.backends.items()}
+        services = {
+            endpoint: value.id
+            for endpoint, value in maps.services.items()
+            if value.backend_count  # else what one leaves out
+        }
+        return Known(services, backends, *rooms_of(fds), methods, _entries(fds, "services"))
 
     def renumber(self, config: RouterConfig) -> tuple[RouterConfig, tuple[Backend, ...]]:
         """``config`` with ids that its flows understand, and backends that only flows have.
@@ -105,32 +107,76 @@ class Former:
             value = maps.backends.read(number)
             assert value is not None
             name = names.get(number, str(number))
-            left.append(Backend(number, name, _endpoint(value), value.service, value.weight))
+            left.append(
+                Backend(
+                    number,
+                    name,
+                    value.endpoint,
+                    value.service,
+                    value.weight,
+                    forwarding=_method(value),
+                )
+            )
         return renumber(config, known, retired), tuple(left)
 
     def resized(self, wanted: Sizes) -> dict[str, tuple[int, int]]:
-        """Flow tables of another size than wanted: (entries, wanted entries)."""
+        """Tables that stay, of another size than wanted: (entries, wanted entries).
+
+        Not those that go by the number of services, backends or interfaces: what they have no
+        room for is refused.
+        """
         found = {}
         for spec in MAP_SPECS:
-            if spec.name in ("flow_table", "pending_flows", "first_packet_events"):
-                entries = bpf.map_info(self.plane.maps[spec.name]).max_entries
-                if entries != spec.entries(wanted):
-                    found[spec.name] = (entries, spec.entries(wanted))
+            if spec.private or spec.name in _FIXED or by_count(spec):
+                continue
+            entries = bpf.map_info(self.plane.maps[spec.name]).max_entries
+            want = spec.entries(wanted)
+            # 1: of a family that was not, or is no more, in use; it is made anew, or let be.
+            if entries != want and 1 not in (entries, want):
+                found[spec.name] = (entries, want)
         return found
 
     def _in_use(self, backends: Collection[int]) -> frozenset[int]:
         if not backends:
             return frozenset()
-        maps, used = Maps(self.plane.maps), set()
-        for batch in maps.flow_table.batches(_BATCH):
-            used |= abi.flow_backends(batch.values)
-        for batch in maps.pending_flows.batches(_BATCH):
-            used |= abi.pending_backends(batch.values)
-        return frozenset(used.intersection(backends))
+        maps, in_use = Maps(self.plane.maps), set()
+        for tables in maps.by_family.values():
+            used: set[int] = set()
+            for batch in tables.flows.batches(_BATCH):
+                used |= abi.flow_backends(batch.values, tables.family)
+            for table in tables.both:
+                for batch in table.batches(_BATCH):
+                    used |= abi.pending_backends(batch.values, tables.family)
+            found = used.intersection(backends)
+            in_use |= found
+            # A tunnel's backend may be of IPv4 all the same.
+            self.has_ipv6_flows |= bool(found) and tables.family == 6
+        return frozenset(in_use)
 
 
-def _endpoint(value: abi.BackendValue) -> Endpoint:
-    return Endpoint(value.addr, value.port, value.proto)
+def rooms_of(fds: Mapping[str, int]) -> tuple[int, int]:
+    """How many services, and how many backends, a data plane's maps have room for."""
+    services = min(
+        _entries(fds, "services"),
+        _entries(fds, "hash_tables") // 2,
+        _entries(fds, "tokens") - abi.TOKENS_SERVICE,
+    )
+    return services, min(
+        _entries(fds, "backends"),
+        _entries(fds, "backend_index") // 2,
+        _entries(fds, "names") - services,
+    )
+
+
+def _entries(fds: Mapping[str, int], name: str) -> int:
+    return bpf.map_info(fds[name]).max_entries
+
+
+def _method(value: abi.BackendValue) -> Forwarding:
+    """How packets of its flows reach a backend; of those that are rewritten the entries tell."""
+    if value.flags & abi.BACKEND_TUNNEL:
+        return Forwarding.IPIP
+    return Forwarding.DSR if value.flags & abi.BACKEND_ONE_SIDED else Forwarding.NAT
 
 
 def open_former(found: InstanceRef) -> Former:

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from xdp_router.core import abi
+from xdp_router.core.address import icmp_protocol
 from xdp_router.core.model import Endpoint
 
 from .bpf_ctypes import BpfError
 from .bpf_syscall import Batch, BpfMap, possible_cpus
+from .pick_maps import BackendLoads, PickTables
+from .probe_index import ProbeIndex
+from .service_maps import AT_ONCE, Affinity, ConnectionIds, ServiceRanges, SourceRules, Usage
+from .traffic import Traffic
 
 _BATCH = 4096
 
@@ -22,7 +27,7 @@ def _u32(value: int) -> bytes:
 
 
 class PendingFlows:
-    """``pending_flows``: flows from first packet to completed handshake."""
+    """``pending_flows``, or that of IPv6: flows from first packet to completed handshake."""
 
     __slots__ = ("_map", "batches", "delete", "insert_noexist", "read")
 
@@ -39,7 +44,7 @@ class PendingFlows:
 
 
 class FlowTable:
-    """``flow_table``: established flows, two entries each."""
+    """``flow_table``, or that of IPv6: established flows, two entries each."""
 
     __slots__ = ("_map", "max_entries")
 
@@ -64,6 +69,31 @@ class FlowTable:
         return self._map.delete(key)
 
 
+@dataclass(frozen=True, slots=True)
+class FlowTables:
+    """The tables of one address family's flows. ``family``: 4 or 6."""
+
+    family: int
+    pending: PendingFlows
+    flows: FlowTable
+    flood: PendingFlows | None = None
+    """``flood_flows``: as ``pending``, of flows that XDP decided because there were too many."""
+
+    @property
+    def both(self) -> tuple[PendingFlows, ...]:
+        """Where a flow's FORWARD and REPLY may be, in the order that XDP looks in."""
+        return (self.pending,) if self.flood is None else (self.pending, self.flood)
+
+    def read_pending(self, key: bytes) -> bytes | None:
+        """A flow's FORWARD or REPLY, wherever it is, or None."""
+        return next((raw for table in self.both if (raw := table.read(key)) is not None), None)
+
+    def delete_pending(self, key: bytes) -> None:
+        """Delete it, wherever it is."""
+        for table in self.both:
+            table.delete(key)
+
+
 class Services:
     """``services``: by virtual address."""
 
@@ -83,10 +113,44 @@ class Services:
         """Remove one service; its address becomes other traffic at once."""
         _deleted(self._map, abi.pack_endpoint_key(endpoint))
 
+    def delete_all(self, endpoints: Iterable[Endpoint]) -> None:
+        """The same with many."""
+        for endpoint in endpoints:
+            self.delete(endpoint)
+
     def items(self) -> Iterator[tuple[Endpoint, abi.ServiceValue]]:
-        """All services."""
+        """All services, and what they leave out (without backends)."""
         for key, raw in _items(self._map):
-            yield abi.unpack_endpoint_key(key), abi.unpack_service(raw)
+            endpoint, kind = abi.unpack_endpoint_key(key)
+            if kind is not abi.EndpointKind.ECHO:
+                yield endpoint, abi.unpack_service(raw)
+
+    def have_room(self, values: Iterable[Endpoint], echo: Iterable[int]) -> bool:
+        """Whether these endpoints, and addresses with ICMP echo, fit beside what is there."""
+        here = {key for key, _ in _items(self._map)}
+        new = {abi.pack_endpoint_key(each) for each in values} | {_echo_key(each) for each in echo}
+        return len(here | new) <= self._map.info.max_entries
+
+    def answer_echo(self, values: Mapping[int, abi.ServiceValue]) -> None:
+        """Have ICMP echo to these addresses, and to no others, answered for their services.
+
+        Raises BpfError as ``write``.
+        """
+        wanted = {_echo_key(addr): value for addr, value in values.items()}
+        for key, _ in list(_items(self._map)):
+            if abi.unpack_endpoint_key(key)[1] is abi.EndpointKind.ECHO and key not in wanted:
+                _deleted(self._map, key)
+        for key, value in wanted.items():
+            self._map.write(key, abi.pack_service(value))
+
+    def echo_addresses(self) -> set[int]:
+        """Addresses whose ICMP echo is answered."""
+        keys = (abi.unpack_endpoint_key(key) for key, _ in _items(self._map))
+        return {endpoint.addr for endpoint, kind in keys if kind is abi.EndpointKind.ECHO}
+
+
+def _echo_key(addr: int) -> bytes:
+    return abi.pack_endpoint_key(Endpoint(addr, 0, icmp_protocol(addr)), abi.EndpointKind.ECHO)
 
 
 class Backends:
@@ -145,7 +209,9 @@ class BackendIndex:
     def items(self) -> Iterator[tuple[Endpoint, tuple[int, int]]]:
         """All of them: address, (backend id, service id)."""
         for key, raw in _items(self._map):
-            yield abi.unpack_endpoint_key(key), abi.unpack_backend_ref(raw)
+            endpoint, kind = abi.unpack_endpoint_key(key)
+            if kind is abi.EndpointKind.ONE:  # see adapters/probe_index.py for the others
+                yield endpoint, abi.unpack_backend_ref(raw)
 
 
 class HashTables:
@@ -285,21 +351,50 @@ class Pressure:
     def __init__(self, fd: int) -> None:
         self._map = BpfMap(fd)
 
-    def table_full_ns(self) -> int:
-        """When a proven flow last found no room in ``flow_table``."""
-        return self._read(0)[0]
+    def table_full_ns(self, family: int) -> int:
+        """When a proven flow last found no room in the family's ``flow_table``."""
+        full_ns, _, _, full6_ns = self._read(0)
+        return full6_ns if family == 6 else full_ns
+
+    def flood_until_ns(self) -> int:
+        """Until when ``flood_flows`` may have an entry that somebody needs."""
+        return self._read(0)[1]
 
     def stateless_until_ns(self, service: int) -> int:
         """Until when segments of a service without a binding are hashed."""
         return self._read(1 + service)[1]
 
+    def why(self, service: int) -> abi.Counter | None:
+        """Which budget was spent when that was last extended; None: none ever was."""
+        return _budget(self._read(1 + service)[2])
+
+    def batches(self) -> Iterator[list[tuple[int, int, abi.Counter | None]]]:
+        """Of each service that anything was noticed about: its id, until when its segments
+        without a binding are hashed, and which budget was spent last; some at a time."""
+        nothing = abi.pack_pressure(0)
+        for batch in self._map.batches(AT_ONCE):
+            found = []
+            for key, raw in batch:
+                slot = int.from_bytes(key, sys.byteorder)
+                if slot and raw != nothing:
+                    _, until_ns, number, _ = abi.unpack_pressure(raw)
+                    found.append((slot - 1, until_ns, _budget(number)))
+            yield found
+
     def reset(self, service: int) -> None:
         """Forget what was noticed about a service; its number is another one's now."""
         self._map.write(_u32(1 + service), abi.pack_pressure(0))
 
-    def _read(self, slot: int) -> tuple[int, int]:
+    def _read(self, slot: int) -> tuple[int, int, int, int]:
         raw = self._map.read(_u32(slot))
-        return abi.unpack_pressure(raw) if raw is not None else (0, 0)
+        return abi.unpack_pressure(raw) if raw is not None else (0, 0, 0, 0)
+
+
+def _budget(number: int) -> abi.Counter | None:
+    return abi.Counter(number) if number and number in _COUNTERS else None
+
+
+_COUNTERS = frozenset(abi.Counter)
 
 
 class Maps:
@@ -310,15 +405,40 @@ class Maps:
         self.services = Services(fds["services"])
         self.backends = Backends(fds["backends"])
         self.backend_index = BackendIndex(fds["backend_index"])
+        self.probe_index = ProbeIndex(fds["backend_index"])
         self.hash_tables = HashTables(fds["hash_tables"])
         self.pending_flows = PendingFlows(fds["pending_flows"])
         self.flow_table = FlowTable(fds["flow_table"])
+        flood_flows = PendingFlows(fds["flood_flows"])
+        self.by_family = {
+            4: FlowTables(4, self.pending_flows, self.flow_table, flood_flows),
+            6: FlowTables(
+                6,
+                PendingFlows(fds["pending_flows6"]),
+                FlowTable(fds["flow_table6"]),
+                PendingFlows(fds["flood_flows6"]),
+            ),
+        }
+        """Tables of flows by address family."""
+        self.service_ranges = ServiceRanges(fds["service_ranges"])
+        self.source_rules = SourceRules(fds["source_rules"])
+        self.affinity = Affinity(fds["affinity"])
+        self.companions = Affinity(fds["companions"])
+        self.connection_ids = ConnectionIds(fds["quic_ids"])
+        self.usage = Usage(fds["usage"], fds["usage_aged"])
+        self.pick_tables = PickTables(fds["pick_tables"], fds["picks"])
+        self.backend_loads = BackendLoads(fds["backend_load"], fds["backend_aged"])
+        self.traffic = Traffic(fds["traffic_ended"], fds["traffic_aged"])
         self.interfaces = Interfaces(fds["interfaces"])
         self.control = Control(fds["control"])
         self.counters = Counters(fds["counters"])
         self.tokens = Tokens(fds["tokens"])
         self.pressure = Pressure(fds["pressure"])
         self.event_shares = EventShares(fds["event_shares"])
+
+    def flows_of(self, addr: int) -> FlowTables:
+        """The tables of flows of an address's family."""
+        return self.by_family[abi.family_of(addr)]
 
 
 def _items(table: BpfMap) -> Iterator[tuple[bytes, bytes]]:

@@ -52,6 +52,7 @@ class MapType(enum.IntEnum):
     PROG_ARRAY = 3
     PERCPU_ARRAY = 6
     LRU_HASH = 9
+    LPM_TRIE = 11
     RINGBUF = 27
 
 

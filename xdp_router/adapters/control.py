@@ -12,14 +12,15 @@ import contextlib
 import errno
 import grp
 import inspect
-import itertools
 import json
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from xdp_router.core.errors import XdpRouterError
 
@@ -28,7 +29,8 @@ DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
 Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
 """Takes the request's arguments, returns what JSON can express, or raises CommandError.
 
-An iterator is answered as a list, some elements at a time: for lists that may be long.
+An iterator is answered as a list, some elements at a time: for lists that may be long. An
+asynchronous one, of lists, as a stream: a line for each element, until the client goes.
 """
 
 _MAX_REQUEST_BYTES: Final = 64 << 10
@@ -38,13 +40,18 @@ _BUSY: Final = (
     f"busy: too many connections ({_MAX_CONNECTIONS}) to the control socket: try again in "
     f"{_IDLE_S:.0f} s, when those that ask nothing are closed"
 )
-_HANDLER_S: Final = 30.0
+_HANDLER_S: Final = 120.0
+LONG_S: Final = _HANDLER_S + 10
+"""What a client has to wait for an answer that may take long: a large file that is read again, a
+large table that is looked through."""
 _SLOW_CLIENT_S: Final = 5.0  # an answer that is not read by then is given up
-_ROWS_AT_ONCE: Final = 50  # of a long list: about 1 ms of the event loop
+_ROWS_AT_ONCE: Final = 50  # of a long list: about 1 ms of the event loop, fewer if they take longer
+_ROWS_S: Final = 0.001
 _PATH_BYTES: Final = 107  # sun_path has 108, with a zero at the end
 _MODE: Final = 0o660
 _GROUP_MAX: Final = (1 << 32) - 2  # the number after it means "leave it as it is"
 _DIRECTORY_MODE: Final = 0o755
+_PEER: Final = struct.Struct("=3i")  # struct ucred: process, user, group
 
 
 class ControlError(XdpRouterError):
@@ -149,9 +156,12 @@ class ControlServer:
         handlers: Mapping[str, Handler],
         on_fault: Callable[[str, Exception], None] | None = None,
         group: int | None = None,
+        changing: Mapping[str, Handler] | None = None,
     ) -> None:
+        """``changing``: handlers of commands that only root and the daemon's own user may give."""
         self._path = Path(path)
-        self._handlers = dict(handlers)
+        self._changing = frozenset(changing or ())
+        self._handlers = {**handlers, **(changing or {})}
         self._on_fault = on_fault
         self._group = group
         self._server: asyncio.Server | None = None
@@ -256,10 +266,13 @@ class ControlServer:
                     return
                 if not line.endswith(b"\n"):
                     return
-                answer = await self._answer(line)
+                answer = await self._answer(line, _user_of(writer))
                 rows = answer.get("data")
                 if isinstance(rows, Iterator):
                     await self._write_rows(writer, line, rows)
+                elif isinstance(rows, AsyncIterator):
+                    await self._write_stream(reader, writer, line, rows)
+                    return
                 else:
                     await self._write(writer, answer)
         except (TimeoutError, ConnectionError):
@@ -281,7 +294,7 @@ class ControlServer:
         """A long answer, piece by piece; cut off, and the connection with it, by a fault."""
         before = b'{"ok":true,"data":['
         try:
-            while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+            while some := _next_rows(rows):
                 await self._write_raw(writer, before + _compact(some)[1:-1])
                 before = b","
                 await asyncio.sleep(0)  # drain() gives up the loop only when it has to wait
@@ -293,7 +306,38 @@ class ControlServer:
             raise ConnectionError(f"an answer could not be finished: {error!r}") from error
         await self._write_raw(writer, (b"" if before == b"," else before) + b"]}\n")
 
-    async def _answer(self, line: bytes) -> dict[str, object]:
+    async def _write_stream(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        line: bytes,
+        parts: AsyncIterator[Sequence[object]],
+    ) -> None:
+        """What happens, a line each, until the client goes, says something, or is too slow."""
+        await self._write(writer, {"ok": True, "stream": True})
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            while True:
+                part = asyncio.ensure_future(anext(parts))
+                await asyncio.wait({part, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    part.cancel()
+                    await asyncio.gather(part, return_exceptions=True)
+                    return
+                await self._write_raw(writer, b"".join(_encode(each) for each in part.result()))
+        except OSError:  # it is gone, or too slow
+            raise
+        except Exception as error:
+            if self._on_fault is not None:
+                self._on_fault(line.decode(errors="replace").strip(), error)
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            close = getattr(parts, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _answer(self, line: bytes, user: int) -> dict[str, object]:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -305,11 +349,14 @@ class ControlServer:
         if handler is None:
             known = ", ".join(sorted(self._handlers))
             return {"ok": False, "error": f"unknown command {command!r}; known: {known}"}
+        if command in self._changing and user not in (0, os.geteuid()):
+            text = f"{command} changes the router, which is root's: run the command with sudo"
+            return {"ok": False, "error": text}
         try:
             data = handler(request)
             if inspect.isawaitable(data):
                 data = await asyncio.wait_for(data, _HANDLER_S)
-            if not isinstance(data, Iterator):
+            if not isinstance(data, Iterator | AsyncIterator):
                 json.dumps(data)
         except CommandError as error:
             return {"ok": False, "error": str(error)}
@@ -324,105 +371,28 @@ class ControlServer:
         return {"ok": True, "data": data}
 
 
-def _encode(answer: Mapping[str, object]) -> bytes:
+def _next_rows(rows: Iterator[object]) -> list[object]:
+    """So many as take about a millisecond."""
+    some: list[object] = []
+    until_s = time.monotonic() + _ROWS_S
+    for row in rows:
+        some.append(row)
+        if len(some) >= _ROWS_AT_ONCE or time.monotonic() > until_s:
+            break
+    return some
+
+
+def _user_of(writer: asyncio.StreamWriter) -> int:
+    """The user at the other end, when it connected."""
+    raw = writer.get_extra_info("socket").getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size
+    )
+    return int(_PEER.unpack(raw)[1])
+
+
+def _encode(answer: object) -> bytes:
     return _compact(answer) + b"\n"
 
 
 def _compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-class ControlClient:
-    """Synchronous client for the CLI. Also a context manager; connects at the first call."""
-
-    def __init__(self, path: str | os.PathLike[str], timeout_s: float = 10.0) -> None:
-        self._path = os.fspath(path)
-        self._timeout_s = timeout_s
-        self._socket: socket.socket | None = None
-        self._rest = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection. Calling it again does nothing."""
-        sock, self._socket = self._socket, None
-        self._rest = b""
-        if sock is not None:
-            sock.close()
-
-    def call(self, command: str, **args: object) -> Any:
-        """Send a command and return the answer's ``data``.
-
-        Raises NoDaemon, CommandError (the daemon refused), ControlError (anything else).
-        """
-        request = json.dumps({"command": command, **args}).encode() + b"\n"
-        sock = self._connect()
-        try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                sock.sendall(request)  # it may have answered that it is busy, and gone
-            line = self._read_line(sock)
-        except TimeoutError as error:
-            self.close()
-            raise ControlError(
-                f"the daemon on {self._path} did not answer within {self._timeout_s:.0f} s"
-            ) from error
-        except OSError as error:
-            self.close()
-            raise ControlError(
-                f"lost the daemon on {self._path}: {error.strerror or error}"
-            ) from error
-        try:
-            answer = json.loads(line)
-            ok = answer["ok"]
-            if ok:
-                return answer["data"]
-            text = str(answer["error"])
-        except (ValueError, TypeError, KeyError) as error:
-            self.close()
-            raise ControlError(
-                f"{self._path} did not answer like an xdp-routerd: {line[:80]!r}"
-            ) from error
-        raise CommandError(text)
-
-    def _connect(self) -> socket.socket:
-        if self._socket is not None:
-            return self._socket
-        require_path(Path(self._path))
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(self._timeout_s)
-        try:
-            sock.connect(self._path)
-        except OSError as error:
-            sock.close()
-            if error.errno == errno.ECONNREFUSED and not Path(self._path).is_socket():
-                raise ControlError(
-                    f"{self._path} is not a socket: name the daemon's with --control"
-                ) from error
-            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-                raise NoDaemon(
-                    f"no daemon listens on {self._path}: start one with "
-                    "'sudo xdp-routerd attach IFACE', or name its socket with --control"
-                ) from error
-            if error.errno in (errno.EACCES, errno.EPERM):
-                raise ControlError(
-                    f"no permission to use {self._path}: run the command with sudo"
-                ) from error
-            raise ControlError(
-                f"cannot reach the daemon on {self._path}: {error.strerror or error}"
-            ) from error
-        self._socket = sock
-        return sock
-
-    def _read_line(self, sock: socket.socket) -> bytes:
-        chunks = [self._rest]
-        while b"\n" not in chunks[-1]:
-            chunk = sock.recv(1 << 16)
-            if not chunk:
-                raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-            chunks.append(chunk)
-        line, _, self._rest = b"".join(chunks).partition(b"\n")
-        return line

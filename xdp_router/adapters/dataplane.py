@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,8 @@ from .map_specs import (
     ProgramMismatch,
     Sizes,
     check_declared,
+    program_name,
+    stage_slots,
 )
 from .pins import ASIDE, CONTROL_PIN, LINK_PREFIX, PROG_PREFIX, PinError, instance_interfaces
 from .pins import DEFAULT_ROOT as DEFAULT_ROOT
@@ -74,7 +76,8 @@ class Loader(Protocol):
 
     name: str
 
-    def open(self) -> Program: ...
+    def open(self, family: int = 4) -> Program:
+        """What it has for an address family."""
 
 
 @dataclass(slots=True)
@@ -103,33 +106,28 @@ class DataPlane:
         if pin_dir is not None:
             require_bpffs(pin_dir.parent.parent)
             require_free(pin_dir.parent.parent, instance_interfaces(pin_dir))
+        plane = cls({}, {}, None, loader.name)
         with contextlib.ExitStack() as undo:
-            program = loader.open()
-            undo.callback(program.close)
-            plane = cls({}, {}, None, loader.name)
-            with contextlib.ExitStack() as undo_plane:
-                undo_plane.callback(plane.close)
-                plane._load(program, sizes, {})
-                if pin_dir is not None:
-                    plane._pin(pin_dir)
-                undo_plane.pop_all()
-            return plane
+            undo.callback(plane.close)
+            plane._load(loader, sizes, {})
+            if pin_dir is not None:
+                plane._pin(pin_dir)
+            undo.pop_all()
+        return plane
 
     @classmethod
-    def succeed(cls, loader: Loader, former: DataPlane) -> DataPlane:
+    def succeed(cls, loader: Loader, former: DataPlane, sizes: Sizes | None = None) -> DataPlane:
         """Load the programs over the maps of ``former``, except those that are a program's own.
 
-        Nothing runs them yet, and nothing is pinned: see ``take_over``. Raises as ``create``.
+        Tables that ``former`` had no use for are made anew if ``sizes`` want them. Nothing runs
+        the programs yet, and nothing is pinned: see ``take_over``. Raises as ``create``.
         """
+        plane = cls({}, {}, None, loader.name)
         with contextlib.ExitStack() as undo:
-            program = loader.open()
-            undo.callback(program.close)
-            plane = cls({}, {}, None, loader.name)
-            with contextlib.ExitStack() as undo_plane:
-                undo_plane.callback(plane.close)
-                plane._load(program, None, former.maps)
-                undo_plane.pop_all()
-            return plane
+            undo.callback(plane.close)
+            plane._load(loader, sizes or Sizes(), former.maps)
+            undo.pop_all()
+        return plane
 
     def take_over(self, former: DataPlane, links: Mapping[str, int]) -> None:
         """Let the attachments run this program, and put our pins in the place of the former's.
@@ -205,31 +203,53 @@ class DataPlane:
             for fd in (*self.maps.values(), *self.programs.values()):
                 os.close(fd)
 
-    def _load(self, program: Program, sizes: Sizes | None, given: Mapping[str, int]) -> None:
-        declared = program.maps
-        check_declared(declared)
+    def _load(self, loader: Loader, sizes: Sizes, given: Mapping[str, int]) -> None:
+        with contextlib.ExitStack() as undo:
+            opened: dict[int, Program] = {}
+            for family in (4, 6) if sizes.ipv6 else (4,):
+                opened[family] = program = loader.open(family)
+                undo.callback(program.close)
+                check_declared(program.maps)
+            self._make_maps([each.maps for each in opened.values()], sizes, given)
+            stages = bpf.BpfMap(self.maps["stages"])
+            for family, program in opened.items():
+                self._load_family(program, family)
+                for slot, name in stage_slots(family).items():
+                    if name in self.programs:
+                        stages.write(_u32(slot), _u32(self.programs[name]))
+
+    def _make_maps(
+        self,
+        declared: Sequence[Mapping[str, DeclaredMap]],
+        sizes: Sizes,
+        given: Mapping[str, int],
+    ) -> None:
         for spec in MAP_SPECS:
+            wanted = spec.entries(sizes)
             if spec.name in given and not spec.private:
-                self.maps[spec.name] = os.dup(given[spec.name])
-                continue
+                unused = spec.entries(replace(sizes, ipv6=False)) != wanted
+                if not unused or bpf.map_info(given[spec.name]).max_entries > 1:
+                    self.maps[spec.name] = os.dup(given[spec.name])
+                    continue
             value_size = spec.value_size
             if value_size is None:
-                if spec.name not in declared:
-                    continue  # the program has no use for it
-                value_size = declared[spec.name].value_size
-            entries = spec.entries(sizes or Sizes())
+                used = [maps[spec.name].value_size for maps in declared if spec.name in maps]
+                if not used:
+                    continue  # no program has a use for it
+                value_size = max(used)  # they run one after the other
             self.maps[spec.name] = bpf.map_create(
-                spec.type, spec.name, spec.key_size, value_size, entries, spec.flags
+                spec.type, spec.name, spec.key_size, value_size, wanted, spec.flags
             )
-        self.programs.update(program.load(self.maps))
-        missing = [name for name in (ENTRY_PROGRAM, *STAGE_PROGRAMS) if name not in self.programs]
+
+    def _load_family(self, program: Program, family: int) -> None:
+        loaded = program.load(self.maps)
+        self.programs.update({program_name(name, family): fd for name, fd in loaded.items()})
+        wanted = (ENTRY_PROGRAM, *STAGE_PROGRAMS)
+        missing = [name for name in wanted if name not in loaded]
         if missing:
             raise ProgramMismatch(
                 f"the compiled program has no {', '.join(missing)}: build it again (make build)"
             )
-        stages = bpf.BpfMap(self.maps["stages"])
-        for index, name in enumerate(STAGE_PROGRAMS):
-            stages.write(_u32(index), _u32(self.programs[name]))
 
     def _pin(self, pin_dir: Path) -> None:
         aside = None

@@ -16,6 +16,7 @@ from typing import Any
 
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.errors import XdpRouterError
+from xdp_router.core.flow_room import rooms_of
 
 from . import (
     doctor_daemon,
@@ -27,7 +28,8 @@ from . import (
     doctor_system,
     doctor_target,
 )
-from .control import DEFAULT_CONTROL_PATH, ControlClient, ControlError
+from .control import DEFAULT_CONTROL_PATH, ControlError
+from .control_client import ControlClient
 from .doctor_dataplane import Facts
 from .doctor_finding import Finding, guarded, warn
 from .doctor_interface import OurLink
@@ -70,9 +72,11 @@ class _Examination:
         control = self._control
         guarded(str(control), lambda: doctor_daemon.check_socket(control), found)
         if running:
-            room = max((facts.max_flows for facts in self._facts.values()), default=0)
+            rooms = doctor_dataplane.rooms_in(self._facts.values())
             status = self._answers["status"]
-            guarded("daemon", lambda: doctor_daemon.check_status(status, room), found)
+            guarded("daemon", lambda: doctor_daemon.check_status(status, rooms), found)
+            services = self._answers["services"]
+            guarded("daemon", lambda: doctor_daemon.check_services(services), found)
         if not self._elsewhere():
             self._look_around(self._target(interfaces, config))
         return found
@@ -123,9 +127,14 @@ class _Examination:
         names = interfaces or tuple(attached)
         if config is not None:
             return doctor_target.from_config(config, names)
-        ports = next((facts.ports for facts in self._facts.values()), None)
+        facts = next(iter(self._facts.values()), None)
         return doctor_target.from_answers(
-            names, self._answers.get("services", []), self._answers.get("backends", []), ports
+            names,
+            self._answers.get("services", []),
+            self._answers.get("backends", []),
+            facts.ports if facts else None,
+            facts.nat_ports if facts else None,
+            self._answers.get("status"),
         )
 
     def _look_around(self, target: Target) -> None:
@@ -143,17 +152,39 @@ class _Examination:
             except HostError:
                 pass  # told just before
         services = target.services
-        guarded("interfaces", lambda: doctor_handoff.check_handoff(links, services), found)
-        guarded("host", doctor_network.check_forwarding, found)
+        own, endpoints = target.known_by_us, target.endpoints
+        off = target.kernel_handoff == "off"
+        guarded(
+            "interfaces",
+            lambda: doctor_handoff.check_handoff(links, services, own, off=off),
+            found,
+        )
+        guarded("host", lambda: doctor_network.check_forwarding(endpoints), found)
+        guarded("interfaces", lambda: doctor_network.check_ipv6(endpoints, links), found)
+        rooms = doctor_dataplane.rooms_in(self._facts.values())
+        if not rooms and target.max_flows:
+            rooms = rooms_of(target.max_flows)
+        guarded("services", lambda: doctor_dataplane.judge_limits(target.limits, rooms), found)
         guarded("host", doctor_network.check_firewall, found)
         ports = target.ports
         if ports is not None:
             reserved = any(facts.ports == ports for facts in self._facts.values())
             guarded("ports", lambda: doctor_network.check_ports(*ports, reserved), found)
-        guarded("services", lambda: doctor_network.check_services(target.services, links), found)
+        nat_ports = target.nat_ports
+        if nat_ports is not None:
+            reserved = any(facts.nat_ports == nat_ports for facts in self._facts.values())
+            check = doctor_network.check_nat_ports
+            guarded("ports", partial(check, *nat_ports, reserved), found)
+        guarded(
+            "services",
+            lambda: doctor_network.check_services(target.services, links, target.left_out),
+            found,
+        )
         guarded(
             "backends",
-            lambda: doctor_network.check_backends(target.services, target.backends, links),
+            lambda: doctor_network.check_backends(
+                target.answered_through_us, target.backends, links, target.on_link
+            ),
             found,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ _CONNECT_S = 2.0
 _FULL = 0.9
 """Share of a table's entries from which on it counts as nearly full."""
 
+_FAMILIES = {"flow_table": 4, "flow_table6": 6}
 _LOST = {
     "netlink_overruns": (
         "the kernel dropped reports about the network: changes are seen late",
@@ -34,8 +35,13 @@ _LOST = {
     ),
     "client_beside_backend": (
         "clients had backends in their own subnet, which answer them past the router",
-        "a route to the clients' subnet by this router, on these backends; or a subnet of their "
-        "own",
+        "a route to the clients' subnet by this router, on these backends; a subnet of their own; "
+        'or forwarding = "fullnat"',
+    ),
+    "nat_ports_exhausted": (
+        "the daemon found no free source port at a backend of a fullnat service: connections went "
+        "to another one, or were refused",
+        "widen nat_ports, or give the service more backends",
     ),
     "client_is_backend": (
         "a backend was a client of its own service: it gets another backend, or is refused",
@@ -97,8 +103,9 @@ def check_socket(path: Path) -> Iterator[Finding]:
             yield ok("control", subject, "a daemon listens")
 
 
-def check_status(status: Mapping[str, Any], max_flows: int) -> Iterator[Finding]:
-    """The daemon's answer to ``status``. ``max_flows``: room in the table, 0 if unknown."""
+def check_status(status: Mapping[str, Any], rooms: Mapping[int, int]) -> Iterator[Finding]:
+    """The daemon's answer to ``status``. ``rooms``: flows of each family that the tables have
+    room for, if known."""
     subject = f"pid {status['pid']}"
     if status["ready"]:
         yield ok("daemon", subject, f"ready, version {status['version']}")
@@ -132,18 +139,53 @@ def check_status(status: Mapping[str, Any], max_flows: int) -> Iterator[Finding]
         count = status["engine"].get(name, 0)
         if count:
             yield warn(name, subject, f"{count} times: {text}", mend)
-    if max_flows:
-        yield judge_fill(status["flows"], max_flows)
+    for table, entries in status["flow_entries"].items():
+        max_flows = rooms.get(_FAMILIES[table], 0)
+        if max_flows and (entries or table == "flow_table"):
+            yield judge_fill(table, entries, max_flows)
 
 
-def judge_fill(flows: int, max_flows: int) -> Finding:
-    """How full ``flow_table`` is, in flows."""
-    text = f"{flows} of {max_flows} flows ({flows / max_flows:.0%})"
-    if flows < _FULL * max_flows:
-        return ok("flow_table", "flow_table", text)
+def check_services(services: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """The daemon's answer to ``services``: limits that are reached, and floods."""
+    for row in services:
+        most, name = row["max_connections"], row["name"]
+        if most is not None and row["connections"] >= most:
+            yield warn(
+                "connections_at_limit",
+                name,
+                f"has {row['connections']} connections, as many as its max_connections: new ones "
+                "are refused",
+                "raise max_connections, or give the clients fewer connections each",
+            )
+        flood = row["flood"]
+        if flood["active"] and flood["reason"] != "table_full":
+            yield warn(
+                "over_budget",
+                name,
+                f"is over budget ({flood['reason']}) for {flood['since_s']:.0f} s: first packets "
+                "are decided by hash, without a race",
+                "a flood, or too small a budget: event_rate, event_rate_per_prefix",
+            )
+        if flood["obstacle"]:
+            yield warn(
+                "stateless_impossible",
+                name,
+                f"is not stateless, as it should be: {flood['obstacle']}",
+                "sysctl -w each of them to 1, or wait until those connections have ended",
+            )
+
+
+def judge_fill(table: str, entries: int, max_flows: int) -> Finding:
+    """How full the table of one address family is. A flow has two entries, or one if its replies
+    do not come back this way."""
+    room = 2 * max_flows
+    text = f"{entries} of {room} entries ({entries / room:.0%}), two for most flows"
+    if entries < _FULL * room:
+        return ok("flow_table", table, text)
     return warn(
         "flow_table",
-        "flow_table",
+        table,
         f"{text}: when it is full, new flows are hashed, and have no place of their own",
-        "raise max_flows (about 400 bytes of kernel memory a flow), or lower flow_idle",
+        "raise max_flows (about 400 bytes of kernel memory a flow, and 500 more with IPv6), or "
+        "lower flow_idle",
     )

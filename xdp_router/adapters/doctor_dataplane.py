@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from xdp_router.core.flow_room import Limit, shortfalls
 
 from . import bpf_syscall as bpf
 from .bpf_maps import Maps
@@ -65,7 +67,7 @@ _TROUBLE = {
     "budget_prefix": (
         "first packets from one source prefix went beyond event_rate_per_prefix and were decided "
         "without a race",
-        "a flood from there; raise event_rate_per_prefix if many clients share a /24",
+        "a flood from there; raise event_rate_per_prefix if many clients share a /24 (/56 of IPv6)",
     ),
     "ring_deep": (
         "first packets were decided without a race, because the daemon was behind",
@@ -79,8 +81,13 @@ _TROUBLE = {
         "connections were refused because no backend was up",
         "xdp-router backends gives the reason",
     ),
+    "nat_ports_exhausted": (
+        "XDP found no free source port at a backend of a fullnat service: connections went to "
+        "another one, or were refused",
+        "widen nat_ports, or give the service more backends",
+    ),
     "fragment_dropped": (
-        "IP fragments of service traffic were dropped",
+        "IP fragments of service traffic were dropped: too short, or of no flow",
         "find the path whose MTU is smaller; clamp the MSS (advmss of the backends' route)",
     ),
     "ttl_exceeded": (
@@ -98,7 +105,7 @@ _FULL_S = 60.0
 class Facts:
     """What the maps of one data plane say. Ports are the first and the last probe port.
 
-    ``full_ns``: when a flow last found no room in ``flow_table``; 0: never.
+    ``full_ns``: when a flow of IPv4 last found no room in its table; 0: never.
     """
 
     beat_ns: int
@@ -106,9 +113,14 @@ class Facts:
     ports: tuple[int, int]
     max_flows: int
     counters: Mapping[str, int]
-    pending: int
-    pending_max: int
+    pending: Mapping[str, tuple[int, int]]
+    """By table of handshakes: entries, and most entries."""
     full_ns: int = 0
+    max_flows6: int = 0
+    """Of IPv6; ``max_flows``: of IPv4."""
+    full6_ns: int = 0
+    """Of IPv6; ``full_ns``: of IPv4."""
+    nat_ports: tuple[int, int] | None = None
 
 
 def read_facts(instance: InstanceRef) -> Facts | None:
@@ -125,9 +137,16 @@ def read_facts(instance: InstanceRef) -> Facts | None:
             ports=(control.probe_port_min, control.probe_port_max),
             max_flows=bpf.map_info(plane.maps["flow_table"]).max_entries // 2,
             counters=maps.counters.read(),
-            pending=_entries(plane.maps["pending_flows"]),
-            pending_max=bpf.map_info(plane.maps["pending_flows"]).max_entries,
-            full_ns=maps.pressure.table_full_ns(),
+            pending={
+                name: (_entries(plane.maps[name]), bpf.map_info(plane.maps[name]).max_entries)
+                for name in ("pending_flows", "pending_flows6")
+            },
+            full_ns=maps.pressure.table_full_ns(4),
+            full6_ns=maps.pressure.table_full_ns(6),
+            max_flows6=bpf.map_info(plane.maps["flow_table6"]).max_entries // 2,
+            nat_ports=(
+                (control.nat_port_min, control.nat_port_max) if control.nat_port_min else None
+            ),
         )
     finally:
         plane.close()
@@ -149,24 +168,32 @@ def judge_facts(subject: str, facts: Facts, now_ns: int) -> Iterator[Finding]:
             f"the daemon's last sign of life is {age_ms:.0f} ms old: XDP decides by itself",
             "see whether the daemon runs, and its log",
         )
-    if facts.pending > 0.9 * facts.pending_max:
-        yield warn(
-            "pending_flows",
-            "pending_flows",
-            f"{facts.pending} of {facts.pending_max} entries: a flood of SYNs, or more handshakes "
-            "than fit; the oldest are evicted",
-            "see where SYNs come from, raise pending_flows; established flows are elsewhere",
-        )
-    else:
-        text = f"{facts.pending} of {facts.pending_max} entries"
-        yield ok("pending_flows", "pending_flows", text)
-    full_s = (now_ns - facts.full_ns) / 1e9
-    if facts.full_ns and full_s < _FULL_S:
+    for table, (entries, most) in facts.pending.items():
+        if most == 1:
+            continue  # there is no IPv6
+        if entries > 0.9 * most:
+            yield warn(
+                "pending_flows",
+                table,
+                f"{entries} of {most} entries: a flood of first packets, or more handshakes than "
+                "fit; the oldest are evicted",
+                "see where they come from, raise pending_flows; established flows are elsewhere",
+            )
+        else:
+            yield ok("pending_flows", table, f"{entries} of {most} entries")
+    tables = (
+        ("flow_table", 4, facts.full_ns, facts.max_flows),
+        ("flow_table6", 6, facts.full6_ns, facts.max_flows6),
+    )
+    for table, family, full_ns, room in tables:
+        full_s = (now_ns - full_ns) / 1e9
+        if not full_ns or full_s >= _FULL_S:
+            continue
         yield warn(
             "flow_table_full",
-            "flow_table",
-            f"is full: {full_s:.0f} s ago a flow found no room among {facts.max_flows}; new ones "
-            "are hashed, not raced",
+            table,
+            f"is full: {full_s:.0f} s ago a flow found no room among {room}; new ones of "
+            f"IPv{family} are hashed, not raced",
             "raise max_flows (attach --max-flows): detach and attach, a table cannot grow; or "
             "lower flow_idle",
         )
@@ -178,3 +205,20 @@ def judge_facts(subject: str, facts: Facts, now_ns: int) -> Iterator[Finding]:
             yield warn(name, f"counter {name}", f"{count} since attach: {text}", mend)
     if not troubled:
         yield ok("counters", subject, "no counter tells of trouble")
+
+
+def rooms_in(planes: Iterable[Facts]) -> dict[int, int]:
+    """Connections of each family that the largest tables have room for; empty: there are none."""
+    known = list(planes)
+    if not known:
+        return {}
+    return {4: max(each.max_flows for each in known), 6: max(each.max_flows6 for each in known)}
+
+
+def judge_limits(limits: Collection[Limit], rooms: Mapping[int, int]) -> Iterator[Finding]:
+    """Whether ``max_connections`` of the services have room; ``rooms``: by family, if known."""
+    found = list(shortfalls(limits, rooms))
+    for each in found:
+        yield warn("max_connections_out_of_reach", "services", each.text, each.mend)
+    if limits and rooms and not found:
+        yield ok("max_connections", "services", "every limit of connections can be reached")

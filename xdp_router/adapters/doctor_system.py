@@ -104,7 +104,7 @@ def check_bpffs(root: Path) -> Iterator[Finding]:
     yield ok("bpffs", str(root), "is on a BPF file system")
 
 
-def check_loaders(object_path: Path = ebpf.OBJECT_PATH) -> Iterator[Finding]:
+def check_loaders(object_path: Path = ebpf.OBJECT_PATHS[4]) -> Iterator[Finding]:
     """libbpf, the compiled program, and bcc: at least one way to load must be there."""
     bcc = bcc_available()
     try:

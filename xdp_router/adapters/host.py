@@ -3,7 +3,7 @@
 
 A raw rtnetlink socket with pyroute2's message classes: a question costs tens of
 microseconds, so it may be asked from the event loop, and ENOBUFS stays visible.
-Addresses are IPv4 as host-order integers, MACs are 6 bytes.
+Addresses are host-order integers, IPv4 below 2**32; MACs are 6 bytes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from xdp_router.core.address import format_addr, parse_addr
+from xdp_router.core.address import format_addr, is_ipv6
 from xdp_router.core.errors import XdpRouterError
 
-from .interface_address import InterfaceAddresses
+from .interface_address import InterfaceAddresses, is_link_local
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -41,13 +40,16 @@ _RTNETLINK = 0
 _ANSWER_TIMEOUT_S = 2.0
 _RECV_BYTES = 1 << 18
 
-_HOST_PREFIX = 32
+_BITS: dict[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 _ARPHRD_ETHER = 1
+_ETH_P_8021Q = 0x8100
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
 _RTN_UNICAST = 1
 _RTN_LOCAL = 2
+_RTN_ANYCAST = 4
 _NTF_USE = 0x01
+_NTF_PROXY = 0x08
 # What pyroute2 makes of enum xdp_attach_mode.
 _XDP_MODES = {
     None: "none",
@@ -100,11 +102,16 @@ class LinkInfo:
     """Primary IPv4 address; 0: none."""
     master: int = 0
     """Number of the bridge or bond that it is a port of; 0: of none."""
+    addr6: int = 0
+    """A global IPv6 address; 0: none."""
+    vlan: int = 0
+    """Of a VLAN interface (802.1Q): the id of its tag; 0: of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How packets to an address leave. ``next_hop`` is the gateway, or the address itself."""
+    """How packets to an address leave. ``next_hop`` is the gateway, which may be an IPv6 one for
+    IPv4 too, or the address itself. ``source_addr`` 0: none that the other end could answer."""
 
     ifindex: int
     next_hop: int
@@ -126,6 +133,22 @@ def mac_bytes(text: str | None) -> bytes:
         return b""
     raw = bytes.fromhex(text.replace(":", ""))
     return raw if len(raw) == 6 else b""
+
+
+def kernel_family(addr: int) -> int:
+    """The address family as the kernel numbers it."""
+    return socket.AF_INET6 if is_ipv6(addr) else socket.AF_INET
+
+
+def addr_from_text(text: str | None) -> int:
+    """What the kernel's messages have; 0 for none, and for the unspecified, loopback, or any
+    other address of ::/96."""
+    if not text:
+        return 0
+    if ":" not in text:
+        return int.from_bytes(socket.inet_pton(socket.AF_INET, text), "big")
+    addr = int.from_bytes(socket.inet_pton(socket.AF_INET6, text), "big")
+    return addr if is_ipv6(addr) else 0
 
 
 def link_from_message(message: Any) -> LinkInfo:
@@ -153,7 +176,16 @@ def link_from_message(message: Any) -> LinkInfo:
         lower=message.get_attr("IFLA_LINK") or 0,
         master=message.get_attr("IFLA_MASTER") or 0,
         lower_elsewhere=message.get_attr("IFLA_LINK_NETNSID") is not None,
+        vlan=_vlan_id(info) if kind == "vlan" else 0,
     )
+
+
+def _vlan_id(info: Any) -> int:
+    """Tag of the VLAN interface that IFLA_LINKINFO describes; 0: none of 802.1Q."""
+    data = info.get_attr("IFLA_INFO_DATA")
+    if data is None or (data.get_attr("IFLA_VLAN_PROTOCOL") or _ETH_P_8021Q) != _ETH_P_8021Q:
+        return 0
+    return data.get_attr("IFLA_VLAN_ID") or 0
 
 
 class Rtnl:
@@ -190,9 +222,11 @@ class Rtnl:
         self._socket.close()
         self._addresses.close()
 
-    def with_address(self, link: LinkInfo) -> LinkInfo:
-        """The link with the address that it has now."""
-        return replace(link, addr=self._addresses.primary(link.name))
+    def with_address(self, link: LinkInfo, addr6: int | None = None) -> LinkInfo:
+        """The link with the addresses that it has now; ``addr6``, if that one is known."""
+        if addr6 is None:
+            addr6 = self._addresses.primary6(link.ifindex)
+        return replace(link, addr=self._addresses.primary(link.name), addr6=addr6)
 
     def parse(self, data: bytes) -> Iterator[Any]:
         """pyroute2 messages of one datagram."""
@@ -243,9 +277,10 @@ class Rtnl:
 
     def route(self, addr: int) -> Route | None:
         """The route to an address; None if there is none (or it is a blackhole)."""
+        family = kernel_family(addr)
         message = rtmsg()
-        message["family"] = socket.AF_INET
-        message["dst_len"] = 32
+        message["family"] = family
+        message["dst_len"] = _BITS[family]
         message["attrs"] = [("RTA_DST", format_addr(addr))]
         try:
             answer = self._ask(message, RTM_GETROUTE, 0)[0]
@@ -258,46 +293,65 @@ class Rtnl:
                 errno.ENETDOWN,
             ):
                 return None
+            if family == socket.AF_INET6 and error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+                return None  # a kernel without IPv6
             raise HostError(f"cannot look up the route to {format_addr(addr)}: {error}") from error
         ifindex = answer.get_attr("RTA_OIF")
-        if ifindex is None or answer["type"] not in (_RTN_UNICAST, _RTN_LOCAL):
+        local = answer["type"] in (_RTN_LOCAL, _RTN_ANYCAST)
+        if ifindex is None or not (local or answer["type"] == _RTN_UNICAST):
             return None
-        gateway = answer.get_attr("RTA_GATEWAY")
-        source = answer.get_attr("RTA_PREFSRC")
+        via = answer.get_attr("RTA_VIA")
+        gateway = addr_from_text(via["addr"] if via else answer.get_attr("RTA_GATEWAY"))
+        source = addr_from_text(answer.get_attr("RTA_PREFSRC"))
         return Route(
             ifindex=ifindex,
-            next_hop=parse_addr(gateway) if gateway else addr,
-            source_addr=parse_addr(source) if source else 0,
-            local=answer["type"] == _RTN_LOCAL,
+            next_hop=gateway or addr,
+            source_addr=0 if is_link_local(source) else source,
+            local=local,
         )
 
     def prefixes(self) -> dict[int, tuple[tuple[int, int], ...]]:
         """Subnets that hosts answer each other in directly: (network, mask) by interface."""
-        message = ifaddrmsg()
-        message["family"] = socket.AF_INET
-        try:
-            answers = self._ask(message, RTM_GETADDR, _NLM_F_DUMP)
-        except OSError as error:
-            raise HostError(f"cannot list addresses: {error}") from error
         found: dict[int, set[tuple[int, int]]] = {}
-        for answer in answers:
-            text = answer.get_attr("IFA_ADDRESS")  # of the other end, where there is one
-            length = answer["prefixlen"]
-            if text and length < _HOST_PREFIX:
-                mask = 0xFFFFFFFF << (_HOST_PREFIX - length) & 0xFFFFFFFF
-                found.setdefault(answer["index"], set()).add((parse_addr(text) & mask, mask))
+        for family, bits in _BITS.items():
+            try:
+                addresses = list(self._addresses.dump(family))
+            except OSError as error:
+                if family == socket.AF_INET6 and error.errno == errno.EOPNOTSUPP:
+                    continue  # a kernel without IPv6
+                raise HostError(f"cannot list addresses: {error}") from error
+            for each in addresses:
+                mask = (1 << bits) - (1 << bits - each.length)
+                network = each.addr & mask
+                # All hosts of a link have link-local addresses: no client comes with one.
+                if 0 < each.length < bits and not is_link_local(each.addr):
+                    if family == socket.AF_INET6 and not is_ipv6(network):
+                        continue
+                    found.setdefault(each.ifindex, set()).add((network, mask))
         return {ifindex: tuple(sorted(subnets)) for ifindex, subnets in found.items()}
+
+    def proxied(self, ifindex: int, addr: int) -> bool:
+        """Whether the kernel is told to answer for an address there, as for its own."""
+        message = ndmsg()
+        message["family"] = kernel_family(addr)
+        message["ifindex"] = ifindex
+        message["flags"] = _NTF_PROXY
+        message["attrs"] = [("NDA_DST", format_addr(addr))]
+        try:
+            return bool(self._ask(message, RTM_GETNEIGH, 0))
+        except OSError:
+            return False
 
     def neighbour(self, ifindex: int, addr: int) -> Neighbour | None:
         """The neighbour entry of an address on an interface, if there is one."""
         message = ndmsg()
-        message["family"] = socket.AF_INET
+        message["family"] = kernel_family(addr)
         message["ifindex"] = ifindex
         message["attrs"] = [("NDA_DST", format_addr(addr))]
         try:
             answer = self._ask(message, RTM_GETNEIGH, 0)[0]
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP):
                 return None
             raise HostError(f"cannot look up neighbour {format_addr(addr)}: {error}") from error
         state = answer["state"]
@@ -312,7 +366,7 @@ class Rtnl:
         Not for permanent entries: NTF_USE would make them ordinary ones.
         """
         message = ndmsg()
-        message["family"] = socket.AF_INET
+        message["family"] = kernel_family(addr)
         message["ifindex"] = ifindex
         message["flags"] = _NTF_USE
         message["state"] = 0

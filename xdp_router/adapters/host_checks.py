@@ -11,12 +11,13 @@ import mmap
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from xdp_router.core.address import format_addr, format_endpoint
+from xdp_router.core.address import format_addr, format_endpoint, is_ipv6
 from xdp_router.core.model import Endpoint
 from xdp_router.linux.ethtool import active_features
 
 from . import sysctl
 from .host import LinkInfo, Rtnl
+from .listeners import listening
 
 # A frame shares its page with the headroom (256), skb_shared_info (320), and, counted by the
 # strictest driver, Ethernet header, VLAN tag and checksum (22).
@@ -225,34 +226,101 @@ def merge_uncertain(findings: Iterable[HostWarning]) -> list[HostWarning]:
     return list(merged.values())
 
 
-def check_service(endpoint: Endpoint, attached: Collection[LinkInfo]) -> list[HostWarning]:
-    """Findings about a service address, seen from the attached interfaces. Raises HostError."""
+def check_service(
+    endpoint: Endpoint,
+    attached: Collection[LinkInfo],
+    except_ports: Collection[tuple[int, int]] = (),
+) -> list[HostWarning]:
+    """Findings about a service address, seen from the attached interfaces. Raises HostError.
+
+    ``except_ports``: first and last of those that a service of many ports leaves out.
+    """
     with Rtnl() as rtnl:
         route = rtnl.route(endpoint.addr)
-    if route is None or route.local or route.next_hop != endpoint.addr:
-        return []
-    link = next((link for link in attached if link.ifindex == route.ifindex), None)
-    if link is None or _answers_for_others(link.name):
-        return []
+        if route is not None and route.local and endpoint.ranged:
+            return _taken_from_host(endpoint, attached, except_ports)
+        if route is None or route.local or route.next_hop != endpoint.addr:
+            return []
+        link = next((link for link in attached if link.ifindex == route.ifindex), None)
+        if link is None or _answers_for_others(rtnl, link, endpoint.addr):
+            return []
     addr = format_addr(endpoint.addr)
+    if is_ipv6(endpoint.addr):
+        # Deprecated from the start: never what this host's own packets, probes too, come from.
+        question, length, options = "neighbour solicitations", 128, " nodad preferred_lft 0"
+    else:
+        question, length, options = "ARP", 32, ""
     return [
         HostWarning(
             "service_not_answered_for",
             link.name,
             f"service {format_endpoint(endpoint)}: {addr} lies in a subnet of {link.name} and is "
-            "no address of this host, so nobody answers ARP for it: clients in that subnet "
-            "cannot reach it",
-            f"ip addr add {addr}/32 dev {link.name}; or take an address outside that subnet, "
-            "with a route to this host on the clients' router",
+            f"no address of this host, so nobody answers {question} for it: clients in that "
+            "subnet cannot reach it",
+            f"ip addr add {addr}/{length} dev {link.name}{options}; or take an address "
+            "outside that subnet, with a route to this host on the clients' router",
         )
     ]
 
 
-def _answers_for_others(interface: str) -> bool:
-    """Whether ARP for addresses of the interface's own subnet is answered by proxy."""
+def _taken_from_host(
+    endpoint: Endpoint,
+    attached: Collection[LinkInfo],
+    except_ports: Collection[tuple[int, int]],
+) -> list[HostWarning]:
+    """What this host has on an address of its own that a service of many ports takes over."""
+
+    def taken(port: int) -> bool:
+        return endpoint.port <= port <= endpoint.last and not any(
+            first <= port <= last for first, last in except_ports
+        )
+
+    where = f"service {format_endpoint(endpoint)}"
+    addr = format_addr(endpoint.addr)
+    own = "an address of its own for the service"
+    name = next((x.name for x in attached if endpoint.addr in (x.addr, x.addr6)), "lo")
+    found = []
+    ports = [port for port in listening(endpoint.addr, endpoint.proto) if taken(port)]
+    if ports:
+        shown = ", ".join(map(str, ports))
+        found.append(
+            HostWarning(
+                "service_hides_listeners",
+                name,
+                f"{where}: {addr} is an address of this host, whose own programs listen on ports "
+                f"{shown} of it: what comes for them by an attached interface is the service's",
+                f"except_ports = [{shown}] at the service; or {own}",
+            )
+        )
+    low, high = map(int, sysctl.read(sysctl.LOCAL_PORTS).split())
+    if name != "lo" and (taken(low) or taken(high)):
+        found.append(
+            HostWarning(
+                "service_hides_connections",
+                name,
+                f"{where}: {addr} is what this host's own connections come from, with ports "
+                f"{low}-{high}: answers to them would be the service's",
+                f'except_ports = ["{low}-{high}"] at the service; or {own}',
+            )
+        )
+    return found
+
+
+def _answers_for_others(rtnl: Rtnl, link: LinkInfo, addr: int) -> bool:
+    """Whether the kernel answers for an address of the interface's own subnet by proxy."""
+    if is_ipv6(addr):
+        # For an address that it was told, as long as it forwards.
+        switches = ("proxy_ndp", "forwarding")
+        return rtnl.proxied(link.ifindex, addr) and all(
+            _is_on(link.name, key, ipv6=True) for key in switches
+        )
+    return _is_on(link.name, "proxy_arp_pvlan", ipv6=False)
+
+
+def _is_on(interface: str, key: str, *, ipv6: bool) -> bool:
     for name in (interface, "all"):
         try:
-            if sysctl.read(sysctl.of_interface(name, "proxy_arp_pvlan")) == "1":
+            if sysctl.read(sysctl.of_interface(name, key, ipv6=ipv6)) == "1":
                 return True
         except sysctl.SysctlError:
             continue

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the kernel forwards what XDP has rewritten and left to it, by each interface; the mend.
+"""Whether the kernel forwards IPv4 packets that XDP has rewritten and left to it, by each
+interface; the mend. Of IPv6: :mod:`.kernel_forwarding_ipv6`.
 
 The kernel judges a packet by the interface that it came in by: ``forwarding`` there, and whether
 its source may come from there (``fib_validate_source``): the client's for packets to a backend,
@@ -48,6 +49,8 @@ class SourceRoute:
     local: bool
     ifindex: int
     """0: nowhere."""
+    own: bool = False
+    """No service's: what fullnat gives packets for backends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,9 @@ class Obstacle:
 
 
 def mend(changes: Iterable[tuple[str, str]]) -> str:
-    """The command that makes changes."""
-    return " ".join(["sysctl -w", *(f"{name}={value}" for name, value in changes)])
+    """The command that makes changes; empty if there are none."""
+    values = [f"{name}={value}" for name, value in changes]
+    return " ".join(["sysctl -w", *values]) if values else ""
 
 
 def read_facts(name: str, ifindex: int) -> InterfaceFacts:
@@ -103,6 +107,11 @@ def source_route(rtnl: Rtnl, addr: int) -> SourceRoute:
     return SourceRoute(addr, route.local, 0 if route.local else route.ifindex)
 
 
+def own_source(addr: int) -> SourceRoute:
+    """Our address on the way to a fullnat backend: what XDP leaves to the kernel bears it."""
+    return SourceRoute(addr, local=True, ifindex=0, own=True)
+
+
 def forward_obstacles(facts: InterfaceFacts) -> list[Obstacle]:
     """What keeps a client's packets, rewritten, from being forwarded; empty: nothing."""
     if facts.forwarding:
@@ -119,7 +128,7 @@ def forward_obstacles(facts: InterfaceFacts) -> list[Obstacle]:
 def reply_obstacles(facts: InterfaceFacts, sources: Collection[SourceRoute]) -> list[Obstacle]:
     """What keeps replies, with services' addresses as sources, from being forwarded."""
     found = forward_obstacles(facts)
-    local = [source.addr for source in sources if source.local]
+    local = [source for source in sources if source.local]
     if local and not facts.accept_local:
         found.append(
             Obstacle(
@@ -137,11 +146,9 @@ def _rp_filter(facts: InterfaceFacts, sources: Iterable[SourceRoute]) -> list[Ob
     own = sysctl.of_interface(facts.name, "rp_filter")
     # Without a way back, loose is as bad as strict.
     nowhere = [
-        source.addr
-        for source in sources
-        if not facts.addressed or not (source.local or source.ifindex)
+        source for source in sources if not facts.addressed or not (source.local or source.ifindex)
     ]
-    elsewhere = [source.addr for source in sources if source.ifindex != facts.ifindex]
+    elsewhere = [source for source in sources if source.ifindex != facts.ifindex]
     if nowhere:
         changes: Changes = ((own, "0"),)
         if facts.rp_filter_all:
@@ -161,17 +168,20 @@ def _rp_filter(facts: InterfaceFacts, sources: Iterable[SourceRoute]) -> list[Ob
     return [Obstacle(text, changes)]
 
 
-def _named(addrs: Sequence[int]) -> str:
-    others = len(set(addrs)) - 1
-    first = f"service address {format_addr(addrs[0])}"
+def _named(sources: Sequence[SourceRoute]) -> str:
+    others = len({source.addr for source in sources}) - 1
+    what = "address" if sources[0].own else "service address"
+    first = f"{what} {format_addr(sources[0].addr)}"
     return f"{first} (and {others} others)" if others else first
 
 
-def own_changes(facts: InterfaceFacts, obstacles: Iterable[Obstacle]) -> Changes:
-    """What may be set to mend obstacles: the interface's own sysctls, nothing of the others'.
+def own_changes(interface: str, obstacles: Iterable[Obstacle]) -> Changes:
+    """What may be set to mend obstacles: the interface's own sysctls, nothing of the others', and
+    not that an operator has switched a family off.
 
     Empty when that is not enough.
     """
-    prefix = sysctl.of_interface(facts.name, "")
+    prefixes = tuple(sysctl.of_interface(interface, "", ipv6=ipv6) for ipv6 in (False, True))
     changes = tuple(change for obstacle in obstacles for change in obstacle.changes)
-    return changes if all(name.startswith(prefix) for name, _ in changes) else ()
+    ours = (name.startswith(prefixes) and not name.endswith(".disable_ipv6") for name, _ in changes)
+    return changes if all(ours) else ()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from xdp_router import ebpf
@@ -15,7 +16,7 @@ from .loader_object import ObjectLoader
 CHOICES = ("auto", "object", "bcc")
 
 
-def make_loader(choice: str, object_path: Path = ebpf.OBJECT_PATH) -> Loader:
+def make_loader(choice: str, objects: Mapping[int, Path] = ebpf.OBJECT_PATHS) -> Loader:
     """The loader of that name; ``auto`` takes the object if there is one, else bcc.
 
     Raises UnsupportedHost, with the mend, when neither is to be had, or not the one wanted;
@@ -23,23 +24,24 @@ def make_loader(choice: str, object_path: Path = ebpf.OBJECT_PATH) -> Loader:
     """
     if choice not in CHOICES:
         raise ValueError(f"loader {choice!r}: expected one of {', '.join(CHOICES)}")
-    built = object_path.exists()
+    missing = next((path for path in objects.values() if not path.exists()), None)
+    built = missing is None
     if choice == "object" or (choice == "auto" and built):
         if not built:
             raise UnsupportedHost(
-                f"{object_path}: the compiled XDP program is missing: "
+                f"{missing}: the compiled XDP program is missing: "
                 "run 'make build', or choose --loader bcc"
             )
         try:
-            return ObjectLoader(object_path.read_bytes())
+            return ObjectLoader(objects[4].read_bytes(), objects[6].read_bytes())
         except OSError as cause:
             raise UnsupportedHost(
-                f"{object_path}: the compiled XDP program cannot be read: {cause.strerror}: "
+                f"{cause.filename}: the compiled XDP program cannot be read: {cause.strerror}: "
                 "install the package again, or choose --loader bcc"
             ) from cause
     if choice == "auto" and not bcc_available():
         raise UnsupportedHost(
-            f"no way to load the XDP program: {object_path} is missing (run 'make build'), "
+            f"no way to load the XDP program: {missing} is missing (run 'make build'), "
             "and bcc is not installed (python3-bpfcc or python3-bcc)"
         )
     try:

@@ -23,15 +23,23 @@ class Sizes:
     """How large the tables are made. A running table cannot grow, so counts get headroom.
 
     ``max_flows``: established flows (two entries each). ``ring_bytes``: a power of two, at
-    least one page.
+    least one page. ``left_out``: endpoints that services leave to
+    others. ``ipv6``: some service is of it; else its tables of flows have no room.
     """
 
     max_flows: int = 500_000
     services: int = 1
+    left_out: int = 0
     backends: int = 1
     interfaces: int = 1
     pending: int = 262_144
     prefixes: int = 16_384
+    fragments: int = 8_192
+    connection_ids: int = 16_384
+    affinities: int = 65_536
+    source_rules: int = 65_536
+    flood: int = 65_536
+    ipv6: bool = False
     ring_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
@@ -47,6 +55,11 @@ class Sizes:
 def _headroom(count: int) -> int:
     """Room for a reload that replaces every one, and for growth; 64 costs next to nothing."""
     return max(64, 2 * count)
+
+
+def _if_ipv6(sizes: Sizes, entries: int) -> int:
+    """A table that nobody uses has one entry: none is not to be had."""
+    return entries if sizes.ipv6 else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,17 @@ class MapSpec:
 
 _U32 = 4
 
+NO_PREALLOC = 1
+"""``BPF_F_NO_PREALLOC``: tries are never preallocated."""
+
 MAP_SPECS: tuple[MapSpec, ...] = (
     MapSpec(
         "services",
         MapType.HASH,
         abi.ENDPOINT_KEY_SIZE,
         abi.SERVICE_SIZE,
-        lambda s: _headroom(s.services),
+        # each may have ICMP echo answered, too
+        lambda s: 2 * _headroom(s.services) + 2 * s.left_out,
     ),
     MapSpec(
         "backends",
@@ -87,7 +104,7 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         MapType.HASH,
         abi.ENDPOINT_KEY_SIZE,
         abi.BACKEND_REF_SIZE,
-        lambda s: _headroom(s.backends),
+        lambda s: 2 * _headroom(s.backends),  # each may be probed elsewhere
     ),
     MapSpec(
         "hash_tables",  # two a service: one is read while the other is written
@@ -109,6 +126,140 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         abi.FLOW_KEY_SIZE,
         abi.FLOW_ENTRY_SIZE,
         lambda s: 2 * s.max_flows,
+    ),
+    MapSpec(
+        "flood_flows",
+        MapType.LRU_HASH,
+        abi.FLOW_KEY_SIZE,
+        abi.PENDING_FLOW_SIZE,
+        lambda s: s.flood,
+    ),
+    MapSpec(
+        "pending_flows6",
+        MapType.LRU_HASH,
+        abi.FLOW_KEY6_SIZE,
+        abi.PENDING_FLOW6_SIZE,
+        lambda s: _if_ipv6(s, s.pending),
+    ),
+    MapSpec(
+        "flow_table6",
+        MapType.HASH,
+        abi.FLOW_KEY6_SIZE,
+        abi.FLOW_ENTRY6_SIZE,
+        lambda s: _if_ipv6(s, 2 * s.max_flows),
+    ),
+    MapSpec(
+        "flood_flows6",
+        MapType.LRU_HASH,
+        abi.FLOW_KEY6_SIZE,
+        abi.PENDING_FLOW6_SIZE,
+        lambda s: _if_ipv6(s, s.flood),
+    ),
+    MapSpec(
+        "service_ranges",
+        MapType.HASH,
+        abi.RANGE_KEY_SIZE,
+        abi.PORT_RANGES_SIZE,
+        lambda s: _headroom(s.services),
+    ),
+    MapSpec(
+        "fragments",
+        MapType.LRU_HASH,
+        abi.FRAGMENT_KEY_SIZE,
+        abi.FRAGMENT_SIZE,
+        lambda s: s.fragments,
+    ),
+    MapSpec(
+        "path_mtus",  # of the addresses of ipip backends
+        MapType.LRU_HASH,
+        abi.PREFIX_KEY_SIZE,
+        abi.PATH_MTU_SIZE,
+        lambda s: _headroom(s.backends),
+    ),
+    MapSpec(
+        "quic_ids",
+        MapType.LRU_HASH,
+        abi.QUIC_KEY_SIZE,
+        abi.STICKY_SIZE,
+        lambda s: s.connection_ids,
+    ),
+    MapSpec(
+        "affinity",
+        MapType.LRU_HASH,
+        abi.AFFINITY_KEY_SIZE,
+        abi.STICKY_SIZE,
+        lambda s: s.affinities,
+    ),
+    MapSpec(
+        "companions",
+        MapType.LRU_HASH,
+        abi.AFFINITY_KEY_SIZE,
+        abi.STICKY_SIZE,
+        lambda s: s.affinities // 4,
+    ),
+    MapSpec(
+        "source_rules",
+        MapType.LPM_TRIE,
+        abi.SOURCE_KEY_SIZE,
+        _U32,
+        lambda s: s.source_rules,
+        flags=NO_PREALLOC,
+    ),
+    MapSpec(
+        "usage",
+        MapType.ARRAY,
+        _U32,
+        abi.USAGE_SIZE,
+        lambda s: _headroom(s.services),
+    ),
+    MapSpec(
+        "usage_aged",  # the daemon's share of what is in usage
+        MapType.ARRAY,
+        _U32,
+        8,
+        lambda s: _headroom(s.services),
+    ),
+    MapSpec(
+        "pick_tables",  # two a service, as hash_tables
+        MapType.ARRAY,
+        _U32,
+        abi.PICK_TABLE_SIZE,
+        lambda s: 2 * _headroom(s.services),
+    ),
+    MapSpec(
+        "picks",
+        MapType.ARRAY,
+        _U32,
+        abi.PICKS_SIZE,
+        lambda s: _headroom(s.services),
+    ),
+    MapSpec(
+        "backend_load",
+        MapType.ARRAY,
+        _U32,
+        abi.BACKEND_LOAD_SIZE,
+        lambda s: _headroom(s.backends),
+    ),
+    MapSpec(
+        "backend_aged",  # the daemon's share of what is in backend_load
+        MapType.ARRAY,
+        _U32,
+        8,
+        lambda s: _headroom(s.backends),
+    ),
+    MapSpec(
+        "traffic_ended",
+        MapType.ARRAY,
+        _U32,
+        abi.TRAFFIC_SIZE,
+        lambda s: _headroom(s.backends),
+    ),
+    MapSpec(
+        "traffic_aged",  # the daemon's share; no program reads it
+        MapType.ARRAY,
+        _U32,
+        abi.TRAFFIC_SIZE,
+        lambda s: _headroom(s.backends),
     ),
     MapSpec(
         "first_packet_events",
@@ -185,22 +336,51 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         MapType.PROG_ARRAY,
         _U32,
         _U32,
-        lambda s: abi.STAGE_MAX,
+        lambda s: abi.STAGES_ALL,
         private=True,
     ),
     MapSpec(
-        "scratch",
+        "leaving",  # since when the daemon is about to send a datagram; 0: it is not
+        MapType.ARRAY,
+        _U32,
+        8,
+        lambda s: 1,
+        private=True,
+    ),
+    MapSpec(
+        "scratch",  # of packets, and of those that are run again
         MapType.PERCPU_ARRAY,
         _U32,
         None,
-        lambda s: 1,
+        lambda s: 2,
         private=True,
     ),
 )
 
+
+def by_count(spec: MapSpec) -> bool:
+    """Whether a map's size goes by how many services, backends or interfaces there are."""
+    many = Sizes(services=1_000, left_out=1_000, backends=1_000, interfaces=1_000)
+    return spec.entries(many) != spec.entries(Sizes())
+
+
 ENTRY_PROGRAM = "xdp_router"
 STAGE_PROGRAMS: tuple[str, ...] = tuple(f"stage_{stage.name.lower()}" for stage in abi.Stage)
 """Program of each slow path, in the order of ``enum xr_stage``."""
+
+
+def program_name(name: str, family: int) -> str:
+    """What the program ``name`` of an address family is called beside that of the other."""
+    return name if family == 4 else f"{name}6"
+
+
+def stage_slots(family: int) -> dict[int, str]:
+    """Slot in ``stages`` of each program that a family puts there, by its name beside others."""
+    first = 0 if family == 4 else abi.STAGES_IPV6
+    slots = {first + index: program_name(name, family) for index, name in enumerate(STAGE_PROGRAMS)}
+    if family == 6:
+        slots[abi.STAGE_IPV6] = program_name(ENTRY_PROGRAM, family)
+    return slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,10 @@ class Names:
         """Forget a backend's name, if it has one."""
         self._map.delete((_BACKEND | backend).to_bytes(4, "big"))
 
+    def delete_service(self, service: int) -> None:
+        """Forget a service's name, if it has one."""
+        self._map.delete((_SERVICE | service).to_bytes(4, "big"))
+
     def read(self) -> tuple[dict[int, str], dict[int, str]]:
         """Names of the services and of the backends, by id."""
         services: dict[int, str] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths to the backends: route, next hop's MAC, our MAC; resolved, watched, kept fresh.
+"""Paths to the backends, watched and kept fresh.
 
-:func:`resolve_paths` answers once, at start. :class:`PathWatcher` listens to the kernel
-from the event loop and calls back when a path, or an interface, changes.
+:class:`PathWatcher` listens to the kernel from the event loop and calls back when a path, or an
+interface, changes. :mod:`.paths` looks at them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,10 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from xdp_router.core.address import format_addr, parse_addr
-
 from .host import (
-    NUD_FAILED,
-    NUD_INCOMPLETE,
-    NUD_STALE,
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_DELNEIGH,
@@ -32,8 +27,19 @@ from .host import (
     LinkInfo,
     NoSuchInterface,
     Rtnl,
+    addr_from_text,
     link_from_message,
     link_info,
+)
+from .interface_address import read_address
+from .paths import (
+    LOSS_GRACE_NS,
+    BackendRouteError,
+    Path,
+    Resolution,
+    require_attached,
+    resolve,
+    resolve_paths,
 )
 
 __all__ = [
@@ -50,53 +56,22 @@ __all__ = [
     "resolve_paths",
 ]
 
-# RTMGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE and RTNLGRP_NEXTHOP.
-_GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x80000000
+# RTMGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, and
+# RTNLGRP_IPV6_RULE and NEXTHOP.
+_GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 0x80000000
 _EVENT_BUFFER_BYTES = 4 << 20
 _DATAGRAMS_PER_WAKEUP = 16
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _NDMSG = struct.Struct("=B3xi")  # start of struct ndmsg
-_IFADDRMSG = struct.Struct("=B3xI")  # struct ifaddrmsg: family, interface
 
 REFRESH_NS = 3_000_000_000
 """How often every path is checked again and stale neighbours are confirmed."""
 REFRESH_AT_ONCE = 512
 """So many of them: a look takes 0.3 ms, and changes are told by the kernel anyway."""
-LOSS_GRACE_NS = 1_200_000_000
-"""A neighbour may be missing this long before its path counts as lost: an entry that is new,
-was flushed or collected is there after one ARP round trip. ARP asks again after 1 s."""
 _DEBOUNCE_S = 0.005  # a burst of route changes costs one look
+_ADDRESS_DEBOUNCE_S = 0.05
+"""The same for IPv6 addresses of an interface, of which all are looked at: 1 ms for 1,000."""
 _SLICE_NS = 500_000  # looking at paths holds the event loop no longer than this
-
-
-class BackendRouteError(HostError):
-    """A backend's route does not leave by an attached interface."""
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """What a frame to a backend needs. ``source_addr`` is what probes are sent from."""
-
-    ifindex: int
-    dmac: bytes
-    smac: bytes
-    source_addr: int
-    subnets: tuple[tuple[int, int], ...] = ()
-    """(network, mask) of the interface that the next hop is in: hosts there it answers directly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """What is known about the way to an address; ``reason`` says why ``path`` is None."""
-
-    addr: int
-    path: Path | None
-    reason: str
-    ifindex: int = 0
-    interface: str = ""
-    next_hop: int = 0
-    neighbour_lost: bool = False
-    """Only the neighbour is missing: the kernel may find it again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,101 +84,6 @@ class LinkEvent:
 
     what: str
     link: LinkInfo
-
-
-def _resolve(
-    rtnl: Rtnl,
-    addr: int,
-    links: Mapping[int, LinkInfo],
-    prefixes: Mapping[int, tuple[tuple[int, int], ...]],
-    refresh: bool,
-) -> Resolution:
-    """Look once; have the kernel resolve a missing neighbour, confirm a stale one."""
-    route = rtnl.route(addr)
-    if route is None:
-        return Resolution(addr, None, f"no route to {format_addr(addr)}")
-    link = links.get(route.ifindex)
-    if link is None:
-        reason = f"interface number {route.ifindex} has just changed"
-        return Resolution(addr, None, reason, route.ifindex)
-
-    def unresolved(reason: str, neighbour_lost: bool = False) -> Resolution:
-        return Resolution(
-            addr, None, reason, link.ifindex, link.name, route.next_hop, neighbour_lost
-        )
-
-    if route.local:
-        return unresolved(f"{format_addr(addr)} is an address of this host")
-    if not link.ethernet:
-        return unresolved(f"{link.name} is not an Ethernet interface")
-    if not link.up:
-        return unresolved(f"interface {link.name} is down")
-    if not route.source_addr:
-        return unresolved(f"interface {link.name} has no IPv4 address to probe from")
-    neighbour = rtnl.neighbour(link.ifindex, route.next_hop)
-    if neighbour is None or neighbour.state & NUD_FAILED or not neighbour.mac:
-        if neighbour is None or not neighbour.state & NUD_INCOMPLETE:
-            rtnl.use_neighbour(link.ifindex, route.next_hop)
-        return unresolved(f"no ARP answer from {format_addr(route.next_hop)} on {link.name}", True)
-    if refresh and neighbour.state & NUD_STALE:
-        rtnl.use_neighbour(link.ifindex, route.next_hop)
-    subnets = tuple(
-        (network, mask)
-        for network, mask in prefixes.get(link.ifindex, ())
-        if route.next_hop & mask == network
-    )
-    path = Path(link.ifindex, neighbour.mac, link.mac, route.source_addr, subnets)
-    return Resolution(addr, path, "", link.ifindex, link.name, route.next_hop)
-
-
-def resolve_paths(addrs: Iterable[int], timeout_ns: int = LOSS_GRACE_NS) -> dict[int, Resolution]:
-    """Resolve addresses now, waiting for ARP no longer than the timeout.
-
-    Blocks. What could not be resolved is in the result with its reason. Raises HostError.
-    """
-    deadline_ns = time.monotonic_ns() + timeout_ns
-    found: dict[int, Resolution] = {}
-    waiting = list(dict.fromkeys(addrs))
-    with Rtnl() as rtnl:
-        links = {link.ifindex: link for link in rtnl.links()}
-        prefixes = rtnl.prefixes()
-        while True:
-            for addr in waiting:
-                found[addr] = _resolve(rtnl, addr, links, prefixes, refresh=True)
-            waiting = [addr for addr in waiting if found[addr].neighbour_lost]
-            if not waiting or time.monotonic_ns() >= deadline_ns:
-                return found
-            time.sleep(0.005)
-
-
-def require_attached(
-    resolutions: Iterable[Resolution], attached: Collection[int], names: Mapping[int, str]
-) -> None:
-    """Raise BackendRouteError if a backend's route leaves by an interface not in ``attached``.
-
-    ``attached`` holds interface numbers, ``names`` backend names by address. A backend
-    without any route passes: it is down until it has one.
-    """
-    faults: list[str] = []
-    missing: list[str] = []
-    for resolution in resolutions:
-        if not resolution.interface or resolution.ifindex in attached:
-            continue
-        addr = format_addr(resolution.addr)
-        name = names.get(resolution.addr, addr)
-        if resolution.interface == "lo":
-            raise BackendRouteError(
-                f"backend {name} ({addr}) is an address of this host; with forwarding nat a "
-                "backend must be another host: use its own address"
-            )
-        faults.append(f"backend {name} ({addr}): its route leaves by {resolution.interface}")
-        if resolution.interface not in missing:
-            missing.append(resolution.interface)
-    if faults:
-        raise BackendRouteError(
-            f"{'; '.join(faults)}, which is not attached, so replies would return untranslated: "
-            f"add {' '.join(missing)} to the attach command"
-        )
 
 
 class PathWatcher:
@@ -234,6 +114,7 @@ class PathWatcher:
         self._round: list[int] = []  # addresses that are still to be refreshed
         # addr -> confirm its neighbour if stale
         self._dirty: dict[int, bool] = {}
+        self._readdressed: set[int] = set()  # interfaces whose IPv6 addresses are to be looked at
         self._timer: asyncio.TimerHandle | None = None
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -308,7 +189,7 @@ class PathWatcher:
             try:
                 if self._prefixes is None:
                     self._prefixes = self._rtnl.prefixes()
-                resolution = _resolve(self._rtnl, addr, self._links, self._prefixes, refresh)
+                resolution = resolve(self._rtnl, addr, self._links, self._prefixes, refresh)
             except (HostError, OSError) as error:
                 resolution = Resolution(addr, None, f"netlink: {error}")
             self._accept(resolution)
@@ -380,21 +261,32 @@ class PathWatcher:
                 self._mark_all()
 
     def _address_event(self, data: bytes) -> None:
-        link = self._links.get(_IFADDRMSG.unpack_from(data, _HEADER.size)[1])
-        if link is not None:
+        address = read_address(data[_HEADER.size :])
+        link = self._links.get(address.ifindex) if address is not None else None
+        if link is None or address is None:
+            return
+        if address.family == socket.AF_INET:
+            self._link_changed(self._rtnl.with_address(link, link.addr6), gone=False)
+        elif self._loop is not None and link.ifindex not in self._readdressed:
+            self._readdressed.add(link.ifindex)
+            self._loop.call_later(_ADDRESS_DEBOUNCE_S, self._look_at_addresses, link.ifindex)
+
+    def _look_at_addresses(self, ifindex: int) -> None:
+        self._readdressed.discard(ifindex)
+        link = self._links.get(ifindex)
+        if link is not None and self._loop is not None:
             self._link_changed(self._rtnl.with_address(link), gone=False)
 
     def _neighbour_event(self, data: bytes) -> None:
         family, ifindex = _NDMSG.unpack_from(data, _HEADER.size)
-        if family != socket.AF_INET:
+        if family not in (socket.AF_INET, socket.AF_INET6):
             return
         # Parsing costs far more than this: a busy segment has many neighbours.
         concerned = [r for r in self._latest.values() if r is not None and r.ifindex == ifindex]
         if not concerned:
             return
         for message in self._rtnl.parse(data):
-            text = message.get_attr("NDA_DST")
-            dst = parse_addr(text) if text else 0
+            dst = addr_from_text(message.get_attr("NDA_DST"))
             for resolution in concerned:
                 if resolution.next_hop == dst:
                     self._mark(resolution.addr)
@@ -404,7 +296,11 @@ class PathWatcher:
             # AF_BRIDGE messages tell about a bridge port, not about the interface.
             if message["family"] != socket.AF_UNSPEC:
                 continue
-            self._link_changed(self._rtnl.with_address(link_from_message(message)), gone)
+            link = link_from_message(message)
+            known = self._links.get(link.ifindex)
+            # What changes an IPv6 address is told of by an event of its own.
+            addr6 = known.addr6 if known is not None else None
+            self._link_changed(self._rtnl.with_address(link, addr6), gone)
 
     def _link_changed(self, link: LinkInfo, gone: bool) -> None:
         old = self._links.get(link.ifindex)
@@ -457,7 +353,7 @@ def _differences(old: LinkInfo | None, new: LinkInfo) -> list[str]:
         changes.append("mac")
     if old.mtu != new.mtu:
         changes.append("mtu")
-    if old.addr != new.addr:
+    if (old.addr, old.addr6) != (new.addr, new.addr6):
         changes.append("address")
     if (old.xdp_prog_id, old.xdp_mode) != (new.xdp_prog_id, new.xdp_mode):
         changes.append("xdp")

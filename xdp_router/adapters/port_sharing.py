@@ -71,7 +71,9 @@ def _neighbours(root: Path, own: Path) -> Iterator[_Neighbour]:
                 continue
             value = Control(control).read()
         if value.probe_port_min:
-            ports = range(value.probe_port_min, value.probe_port_max + 1)
+            ports = set(range(value.probe_port_min, value.probe_port_max + 1))
+            if value.nat_port_min:
+                ports.update(range(value.nat_port_min, value.nat_port_max + 1))
             yield _Neighbour(instance.path, frozenset(ports))
 
 

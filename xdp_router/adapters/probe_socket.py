@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends raw frames: SYN probes to backends, and frames that are re-injected.
+"""Sends raw frames: probes to backends, and frames that are re-injected.
 
 AF_PACKET, because a raw IP socket would leave conntrack entries and obey SNAT rules.
 Answers are not received here: the XDP program takes them.
@@ -12,63 +12,49 @@ import errno
 import socket
 import struct
 import time
-from typing import Final
+from typing import Final, Protocol
 
-from .netlink import Path
+from xdp_router.core.address import is_ipv6
+from xdp_router.core.checksum import checksum, ones_sum, pseudo_sum
 
+from .ip_header import ethertype, ip_header
+from .paths import Path
+
+_ETHERNET = 14
 _SOL_PACKET: Final = 263
 _PACKET_QDISC_BYPASS: Final = 20
 
-_ETH_P_IP: Final = 0x0800
-_ETH: Final = struct.Struct("!6s6sH")
-_IPV4: Final = struct.Struct("!BBHHHBBHII")
 _TCP: Final = struct.Struct("!HHIIBBHHHBBH")
 _PATCH: Final = struct.Struct("!HHIIHHH")  # ports, seq, ack, offset+flags, window, checksum
-_TCP_AT: Final = 34
-_IP_LENGTH: Final = 44
 _TCP_LENGTH: Final = 24
 _OFFSET_FLAGS: Final = 0x6002  # six words, SYN
 _WINDOW: Final = 65535
 _MSS: Final = 1460
-_TTL: Final = 64
-_DONT_FRAGMENT: Final = 0x4000
-
-
-def _sum16(data: bytes | bytearray) -> int:
-    """Sum of big-endian 16-bit words, not folded; ``data`` has an even length."""
-    return sum(struct.unpack(f"!{len(data) // 2}H", data))
-
-
-def _fold(total: int) -> int:
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
+_MSS_IPV6: Final = 1440
+_PROTO_TCP: Final = 6
 
 
 class ProbeTarget:
     """One backend as the destination of probes: a frame with all but ports, seq, checksum.
 
-    Make a new one when the path changes. ``addr`` is a host-order integer.
+    Make a new one when the path changes. ``addr`` and the path's source are of one family.
     """
 
-    __slots__ = ("_base", "frame", "ifindex", "path", "port")
+    __slots__ = ("_base", "_tcp_at", "frame", "ifindex", "path", "port")
 
     def __init__(self, path: Path, addr: int, port: int) -> None:
         self.path = path
         self.ifindex = path.ifindex
         self.port = port
-        ip = _IPV4.pack(0x45, 0, _IP_LENGTH, 0, _DONT_FRAGMENT, _TTL, 6, 0, path.source_addr, addr)
-        ip_sum = 0xFFFF ^ _fold(_sum16(ip))
-        tcp = _TCP.pack(0, port, 0, 0, _OFFSET_FLAGS >> 8, 2, _WINDOW, 0, 0, 2, 4, _MSS)
-        self.frame = bytearray(
-            _ETH.pack(path.dmac, path.smac, _ETH_P_IP)
-            + ip[:10]
-            + ip_sum.to_bytes(2, "big")
-            + ip[12:]
-            + tcp
-        )
+        ip = ip_header(path.source_addr, addr, _PROTO_TCP, _TCP_LENGTH)
+        mss = _MSS_IPV6 if is_ipv6(addr) else _MSS
+        tcp = _TCP.pack(0, port, 0, 0, _OFFSET_FLAGS >> 8, 2, _WINDOW, 0, 0, 2, 4, mss)
+        headers = path.ethernet_header(ethertype(addr)) + ip
+        self._tcp_at = len(headers)
+        self.frame = bytearray(headers + tcp)
         # TCP checksum without source port and sequence number: pseudo header and the rest.
-        self._base = _fold(_sum16(ip[12:]) + 6 + _TCP_LENGTH + _sum16(tcp))
+        pseudo = pseudo_sum(path.source_addr, addr, _PROTO_TCP, _TCP_LENGTH)
+        self._base = checksum(pseudo + ones_sum(tcp)) ^ 0xFFFF
 
     def probe(self, probe_port: int, seq: int) -> bytearray:
         """The finished frame of one probe; valid until the next call."""
@@ -77,7 +63,7 @@ class ProbeTarget:
         total = (total & 0xFFFF) + (total >> 16)
         _PATCH.pack_into(
             self.frame,
-            _TCP_AT,
+            self._tcp_at,
             probe_port,
             self.port,
             seq,
@@ -87,6 +73,17 @@ class ProbeTarget:
             total ^ 0xFFFF,
         )
         return self.frame
+
+
+class Target(Protocol):
+    """One backend as the destination of probes, whatever their kind."""
+
+    @property
+    def ifindex(self) -> int:
+        """The interface that they leave by."""
+
+    def probe(self, probe_port: int, seq: int) -> bytes | bytearray:
+        """The finished frame of one probe; valid until the next call."""
 
 
 class ProbeSocket:
@@ -102,6 +99,7 @@ class ProbeSocket:
         self._sockets: dict[int, socket.socket] = {}
         self.counters: dict[str, int] = {
             "probe_sent": 0,
+            "probe_bytes": 0,
             "frame_sent": 0,
             "send_no_buffers": 0,
             "send_interface_down": 0,
@@ -125,8 +123,8 @@ class ProbeSocket:
             undo.pop_all()
         self._sockets[ifindex] = sock
 
-    def send_probe(self, target: ProbeTarget, probe_port: int, seq: int) -> int:
-        """Send one SYN. Returns CLOCK_MONOTONIC ns just before the send; 0: not sent."""
+    def send_probe(self, target: Target, probe_port: int, seq: int) -> int:
+        """Send one probe. Returns CLOCK_MONOTONIC ns just before the send; 0: not sent."""
         frame = target.probe(probe_port, seq)
         sock = self._sockets.get(target.ifindex)
         if sock is not None:
@@ -137,13 +135,17 @@ class ProbeSocket:
                 if not self._retry(target.ifindex, error):
                     return 0
             else:
-                self.counters["probe_sent"] += 1
+                self._sent(frame)
                 return sent_ns
         sent_ns = time.monotonic_ns()
         if not self._send_slowly(target.ifindex, frame):
             return 0
-        self.counters["probe_sent"] += 1
+        self._sent(frame)
         return sent_ns
+
+    def _sent(self, frame: bytes | bytearray) -> None:
+        self.counters["probe_sent"] += 1
+        self.counters["probe_bytes"] += len(frame) - _ETHERNET
 
     def send_frame(self, ifindex: int, frame: bytes | bytearray | memoryview) -> bool:
         """Send a finished Ethernet frame by an interface. False: not sent, and counted."""

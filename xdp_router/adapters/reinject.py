@@ -14,7 +14,7 @@ import struct
 from xdp_router.core import abi
 
 from .bpf_ctypes import BpfError
-from .bpf_syscall import BPF_F_TEST_XDP_LIVE_FRAMES, TestRun
+from .bpf_syscall import BPF_F_TEST_XDP_LIVE_FRAMES, BpfMap, TestRun
 
 XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT = range(5)
 
@@ -24,6 +24,7 @@ _EGRESS = struct.Struct("=8xI4x")
 # The kernel wants frame, metadata, headroom and its own tail in one page.
 _FRAME_MAX = 2048
 _ETH_HEADER = 14
+_FIRST, _NONE = bytes(4), bytes(8)  # slot and value of `leaving`
 
 
 class _XdpMd(ct.Structure):
@@ -46,10 +47,21 @@ class _XdpMd(ct.Structure):
 class Reinjector:
     """Runs frames through one program. Its buffers are reused: not for two threads."""
 
-    __slots__ = ("_ctx_in", "_ctx_out", "_in", "_live", "_mark", "_out", "_run", "_view_in")
+    __slots__ = (
+        "_ctx_in",
+        "_ctx_out",
+        "_in",
+        "_leaving",
+        "_live",
+        "_mark",
+        "_out",
+        "_run",
+        "_view_in",
+    )
 
-    def __init__(self, prog_fd: int, mark: int) -> None:
-        """``mark``: the ``reinject_mark`` of the ``control`` map."""
+    def __init__(self, prog_fd: int, mark: int, leaving_fd: int | None = None) -> None:
+        """``mark``: the ``reinject_mark`` of the ``control`` map; ``leaving_fd``: the map."""
+        self._leaving = BpfMap(leaving_fd) if leaving_fd is not None else None
         self._in = ct.create_string_buffer(_META + _FRAME_MAX)
         self._out = ct.create_string_buffer(_META + 2 * _FRAME_MAX)
         self._view_in = memoryview(self._in).cast("B")
@@ -80,6 +92,14 @@ class Reinjector:
         raw = ct.string_at(out, opts.data_size_out)
         egress = _EGRESS.unpack_from(raw)[0] if start >= _META else 0
         return opts.retval, egress, raw[start:]
+
+    def left(self) -> None:
+        """Say that the datagram of the last run has been sent, or will not be.
+
+        Until then XDP lets no later one of a flow overtake it. Raises BpfError.
+        """
+        if self._leaving is not None:
+            self._leaving.write(_FIRST, _NONE)
 
     def run_live(self, frame: bytes, ifindex: int) -> None:
         """Run ``frame`` as a live frame: the kernel carries out the verdict itself.

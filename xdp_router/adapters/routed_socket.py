@@ -7,42 +7,64 @@ For a held first packet whose backend is left to the kernel: nothing can pass it
 from __future__ import annotations
 
 import socket
-import struct
+from dataclasses import dataclass
 
 _ETH_HEADER = 14
-_IP_HEADER = 20
-_LENGTH = struct.Struct("!2xH")
-_TTL_AT = 8
-_TARGET = slice(16, 20)
+_ETH_TYPE = slice(12, 14)
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Where its header has what is needed; ``uncounted``: bytes that its length leaves out."""
+
+    number: socket.AddressFamily
+    header: int
+    length_at: int
+    uncounted: int
+    ttl_at: int
+    target: slice
+
+
+_FAMILIES = {
+    b"\x08\x00": _Family(socket.AF_INET, 20, 2, 0, 8, slice(16, 20)),
+    b"\x86\xdd": _Family(socket.AF_INET6, 40, 4, 40, 7, slice(24, 40)),
+}
 
 
 class RoutedSocket:
-    """Opened at its first packet, in the network namespace of that moment."""
+    """One socket a family, opened at its first packet, in the network namespace of that moment."""
 
     def __init__(self) -> None:
-        self._socket: socket.socket | None = None
+        self._sockets: dict[socket.AddressFamily, socket.socket] = {}
 
     def send(self, frame: bytes) -> bool:
-        """Send the IPv4 packet in an untagged Ethernet frame, its TTL lowered. False: not sent.
+        """Send the IP packet in an untagged Ethernet frame, its TTL lowered. False: not sent.
 
-        The source may be another host's address. The kernel puts the header's checksum in.
+        The source may be another host's address. The kernel puts an IPv4 header's checksum in.
         """
+        family = _FAMILIES.get(frame[_ETH_TYPE])
         packet = bytearray(frame[_ETH_HEADER:])
-        if len(packet) < _IP_HEADER:
+        if family is None or len(packet) < family.header:
             return False
-        del packet[_LENGTH.unpack_from(packet)[0] :]  # padding of the frame
-        packet[_TTL_AT] -= 1  # what a raw socket sends is not forwarded, to the kernel
+        length = int.from_bytes(packet[family.length_at : family.length_at + 2], "big")
+        del packet[length + family.uncounted :]  # padding of the frame
+        packet[family.ttl_at] -= 1  # what a raw socket sends is not forwarded, to the kernel
+        target = socket.inet_ntop(family.number, packet[family.target])
         try:
-            if self._socket is None:
-                kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-                self._socket = socket.socket(socket.AF_INET, kind, socket.IPPROTO_RAW)
-            self._socket.sendto(packet, (socket.inet_ntoa(packet[_TARGET]), 0))
+            self._socket(family.number).sendto(packet, (target, 0))
         except OSError:
             return False
         return True
 
+    def _socket(self, family: socket.AddressFamily) -> socket.socket:
+        found = self._sockets.get(family)
+        if found is None:
+            # IPPROTO_RAW: packets bring their header along, in both families.
+            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            found = self._sockets[family] = socket.socket(family, kind, socket.IPPROTO_RAW)
+        return found
+
     def close(self) -> None:
-        """Close the socket. Calling it again does nothing."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Close the sockets. Calling it again does nothing."""
+        while self._sockets:
+            self._sockets.popitem()[1].close()

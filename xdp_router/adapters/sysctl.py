@@ -15,9 +15,11 @@ from typing import Self
 
 from xdp_router.core.errors import XdpRouterError
 
+from . import listeners
+
 _ROOT = Path("/proc/sys")
+LOCAL_PORTS = "net.ipv4.ip_local_port_range"
 RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
-_LISTEN = "0A"  # enum TCP_LISTEN in /proc/net/tcp
 
 
 class SysctlError(XdpRouterError):
@@ -29,9 +31,9 @@ def _path(name: str) -> Path:
     return _ROOT / name.translate(str.maketrans("./", "/."))
 
 
-def of_interface(interface: str, key: str) -> str:
-    """An IPv4 sysctl of one interface, or of ``all``."""
-    return f"net.ipv4.conf.{interface.replace('.', '/')}.{key}"
+def of_interface(interface: str, key: str, *, ipv6: bool = False) -> str:
+    """A sysctl of one interface, or of ``all``, for one of the families."""
+    return f"net.{'ipv6' if ipv6 else 'ipv4'}.conf.{interface.replace('.', '/')}.{key}"
 
 
 def read(name: str) -> str:
@@ -73,22 +75,6 @@ def format_ports(ports: Iterable[int]) -> str:
         else:
             runs.append((port, port))
     return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in runs)
-
-
-def listening_ports(first: int, last: int) -> list[int]:
-    """TCP ports in ``first``..``last`` that a local socket listens on, IPv4 and IPv6."""
-    ports: set[int] = set()
-    for family in ("tcp", "tcp6"):
-        try:
-            # /proc/net is the main thread's namespace, this is the caller's.
-            text = Path("/proc/thread-self/net", family).read_text(encoding="ascii")
-        except OSError:
-            continue  # no IPv6 here
-        for line in text.splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTEN:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(port for port in ports if first <= port <= last)
 
 
 def namespace_id() -> str:
@@ -192,7 +178,7 @@ class Sysctls:
         """Keep the kernel from giving out source ports ``first``..``last`` (inclusive).
 
         Adds to what is reserved already. Returns warnings for the operator: sockets that
-        listen there, whose clients' packets would be taken for probe answers. Raises
+        listen there, whose clients' packets would be taken for backends' answers. Raises
         SysctlError.
         """
         ours = ports_to_reserve(first, last)
@@ -200,9 +186,9 @@ class Sysctls:
             _write(RESERVED_PORTS, format_ports(parse_ports(read(RESERVED_PORTS)) | ours))
             self._reserved |= ours
         return [
-            f"a local socket listens on TCP port {port}, inside the probe port range "
+            f"a local socket listens on {proto.upper()} port {port}, inside the reserved range "
             f"{first}-{last}: choose another range, or move the listener"
-            for port in listening_ports(first, last)
+            for proto, port in listeners.in_range(first, last)
         ]
 
     def adopt_ports(self, ports: Iterable[int]) -> frozenset[int]:

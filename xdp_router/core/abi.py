@@ -9,25 +9,133 @@ except ``octets`` for ``bytes``. Padding is written as zero and ignored when rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct
 
 from .abi_events import EVENT_SIZE as EVENT_SIZE
 from .abi_events import decode_event as decode_event
 from .abi_events import pack_event as pack_event
 from .abi_events import unpack_event_header as unpack_event_header
-from .abi_keys import ENDPOINT, KEY, Buffer, read_enum, read_fields, slot_values
+from .abi_flows import FLOW_ENTRY6_SIZE as FLOW_ENTRY6_SIZE
+from .abi_flows import FLOW_ENTRY_SIZE as FLOW_ENTRY_SIZE
+from .abi_flows import FLOW_FIN as FLOW_FIN
+from .abi_flows import FLOW_FULLNAT as FLOW_FULLNAT
+from .abi_flows import FLOW_KILLED as FLOW_KILLED
+from .abi_flows import FLOW_ONE_SIDED as FLOW_ONE_SIDED
+from .abi_flows import FLOW_RST as FLOW_RST
+from .abi_flows import FLOW_STAGE as FLOW_STAGE
+from .abi_flows import NAT_REST_S as NAT_REST_S
+from .abi_flows import NO_WSCALE as NO_WSCALE
+from .abi_flows import PENDING_CLOSED as PENDING_CLOSED
+from .abi_flows import PENDING_FIN as PENDING_FIN
+from .abi_flows import PENDING_FLOW6_SIZE as PENDING_FLOW6_SIZE
+from .abi_flows import PENDING_FLOW_SIZE as PENDING_FLOW_SIZE
+from .abi_flows import PENDING_FULLNAT as PENDING_FULLNAT
+from .abi_flows import PENDING_PROMOTED as PENDING_PROMOTED
+from .abi_flows import PENDING_PROVEN as PENDING_PROVEN
+from .abi_flows import PENDING_REFUSED as PENDING_REFUSED
+from .abi_flows import PENDING_SYNACK as PENDING_SYNACK
+from .abi_flows import count_flows_of as count_flows_of
+from .abi_flows import count_one_sided as count_one_sided
+from .abi_flows import flow_backends as flow_backends
+from .abi_flows import flow_open as flow_open
+from .abi_flows import flow_services as flow_services
+from .abi_flows import iter_flow_aging as iter_flow_aging
+from .abi_flows import iter_flow_clients as iter_flow_clients
+from .abi_flows import iter_flow_traffic as iter_flow_traffic
+from .abi_flows import iter_pending_aging as iter_pending_aging
+from .abi_flows import pack_flow_entry as pack_flow_entry
+from .abi_flows import pack_forward_pending as pack_forward_pending
+from .abi_flows import pack_pending as pack_pending
+from .abi_flows import pack_reply_pending as pack_reply_pending
+from .abi_flows import peer_key as peer_key
+from .abi_flows import pending_backends as pending_backends
+from .abi_flows import pending_of_backend as pending_of_backend
+from .abi_flows import pending_reply_key as pending_reply_key
+from .abi_flows import unpack_flow_entry as unpack_flow_entry
+from .abi_flows import unpack_pending as unpack_pending
+from .abi_keys import ENDPOINT, Buffer, from_slots, read_enum, read_fields, slot_values
+from .abi_keys import FLOW_KEY6_SIZE as FLOW_KEY6_SIZE
+from .abi_keys import FLOW_KEY_SIZE as FLOW_KEY_SIZE
+from .abi_keys import IP_ADDR_SIZE as IP_ADDR_SIZE
 from .abi_keys import flow_key_from_bytes as flow_key_from_bytes
 from .abi_keys import key_kind as key_kind
+from .abi_keys import pack_addr as pack_addr
 from .abi_keys import pack_endpoint_key as pack_endpoint_key
 from .abi_keys import pack_flow_key as pack_flow_key
 from .abi_keys import pack_reply_key as pack_reply_key
+from .abi_keys import pack_shared_key as pack_shared_key
+from .abi_keys import protocols as protocols
+from .abi_keys import unpack_addr as unpack_addr
 from .abi_keys import unpack_endpoint_key as unpack_endpoint_key
 from .abi_keys import without_kind as without_kind
+from .abi_limits import AFFINITY_KEY_SIZE as AFFINITY_KEY_SIZE
+from .abi_limits import CONNECTION_ID_MAX as CONNECTION_ID_MAX
+from .abi_limits import EVENT_SHARE_SIZE as EVENT_SHARE_SIZE
+from .abi_limits import FRAGMENT_KEY_SIZE as FRAGMENT_KEY_SIZE
+from .abi_limits import FRAGMENT_SIZE as FRAGMENT_SIZE
+from .abi_limits import PATH_MTU_SIZE as PATH_MTU_SIZE
+from .abi_limits import PORT_RANGES_SIZE as PORT_RANGES_SIZE
+from .abi_limits import PREFIX_KEY_SIZE as PREFIX_KEY_SIZE
+from .abi_limits import PRESSURE_SIZE as PRESSURE_SIZE
+from .abi_limits import QUIC_KEY_SIZE as QUIC_KEY_SIZE
+from .abi_limits import RANGE_KEY_SIZE as RANGE_KEY_SIZE
+from .abi_limits import RANGES as RANGES
+from .abi_limits import SHARE_ONE as SHARE_ONE
+from .abi_limits import SOURCE_KEY_SIZE as SOURCE_KEY_SIZE
+from .abi_limits import STICKY_SIZE as STICKY_SIZE
+from .abi_limits import TOKEN_BUCKET_SIZE as TOKEN_BUCKET_SIZE
+from .abi_limits import TOKENS_ECHO as TOKENS_ECHO
+from .abi_limits import TOKENS_EVENTS as TOKENS_EVENTS
+from .abi_limits import TOKENS_ICMP as TOKENS_ICMP
+from .abi_limits import TOKENS_SERVICE as TOKENS_SERVICE
+from .abi_limits import TRAFFIC_SIZE as TRAFFIC_SIZE
+from .abi_limits import USAGE_SIZE as USAGE_SIZE
+from .abi_limits import pack_affinity_key as pack_affinity_key
+from .abi_limits import pack_event_share as pack_event_share
+from .abi_limits import pack_fragment as pack_fragment
+from .abi_limits import pack_fragment_key as pack_fragment_key
+from .abi_limits import pack_path_mtu as pack_path_mtu
+from .abi_limits import pack_port_ranges as pack_port_ranges
+from .abi_limits import pack_prefix_key as pack_prefix_key
+from .abi_limits import pack_pressure as pack_pressure
+from .abi_limits import pack_quic_key as pack_quic_key
+from .abi_limits import pack_range_key as pack_range_key
+from .abi_limits import pack_source_default as pack_source_default
+from .abi_limits import pack_source_key as pack_source_key
+from .abi_limits import pack_sticky as pack_sticky
+from .abi_limits import pack_token_bucket as pack_token_bucket
+from .abi_limits import pack_traffic as pack_traffic
+from .abi_limits import pack_usage as pack_usage
+from .abi_limits import quic_service as quic_service
+from .abi_limits import source_service as source_service
+from .abi_limits import unpack_affinity_key as unpack_affinity_key
+from .abi_limits import unpack_event_share as unpack_event_share
+from .abi_limits import unpack_fragment as unpack_fragment
+from .abi_limits import unpack_path_mtu as unpack_path_mtu
+from .abi_limits import unpack_port_ranges as unpack_port_ranges
+from .abi_limits import unpack_pressure as unpack_pressure
+from .abi_limits import unpack_range_key as unpack_range_key
+from .abi_limits import unpack_sticky as unpack_sticky
+from .abi_limits import unpack_token_bucket as unpack_token_bucket
+from .abi_limits import unpack_traffic as unpack_traffic
+from .abi_limits import unpack_usage as unpack_usage
+from .abi_picks import BACKEND_LOAD_SIZE as BACKEND_LOAD_SIZE
+from .abi_picks import PICK_SLOTS as PICK_SLOTS
+from .abi_picks import PICK_TABLE_SIZE as PICK_TABLE_SIZE
+from .abi_picks import PICKS_SIZE as PICKS_SIZE
+from .abi_picks import LoadValue as LoadValue
+from .abi_picks import pack_backend_load as pack_backend_load
+from .abi_picks import pack_pick_table as pack_pick_table
+from .abi_picks import pack_picks as pack_picks
+from .abi_picks import unpack_backend_load as unpack_backend_load
+from .abi_picks import unpack_pick_table as unpack_pick_table
+from .abi_picks import unpack_picks as unpack_picks
 from .abi_values import BackendValue as BackendValue
 from .abi_values import ControlValue as ControlValue
 from .abi_values import Counter as Counter
 from .abi_values import Direction as Direction
+from .abi_values import EndpointKind as EndpointKind
 from .abi_values import EventHeader as EventHeader
 from .abi_values import EventType as EventType
 from .abi_values import FlowEntryValue as FlowEntryValue
@@ -35,8 +143,18 @@ from .abi_values import InterfaceValue as InterfaceValue
 from .abi_values import Kind as Kind
 from .abi_values import PendingValue as PendingValue
 from .abi_values import ServiceValue as ServiceValue
+from .abi_values import SourceRule as SourceRule
 from .abi_values import Stage as Stage
 from .abi_values import TcpState as TcpState
+from .abi_values import TrafficValue as TrafficValue
+from .abi_vlan import VLAN_KEEP as VLAN_KEEP
+from .abi_vlan import VLAN_NONE as VLAN_NONE
+from .abi_vlan import VLAN_PUSH as VLAN_PUSH
+from .abi_vlan import VLAN_SERVICE as VLAN_SERVICE
+from .abi_vlan import VLAN_TAG as VLAN_TAG
+from .abi_vlan import vlan_of as vlan_of
+from .abi_vlan import vlan_to_client as vlan_to_client
+from .address import family_of as family_of
 from .address import format_addr as format_addr
 from .address import format_endpoint as format_endpoint
 from .address import format_mac as format_mac
@@ -44,125 +162,110 @@ from .address import parse_addr as parse_addr
 from .address import parse_endpoint as parse_endpoint
 from .address import parse_mac as parse_mac
 from .address import protocol_name as protocol_name
-from .events import FirstPacket
-from .model import (
-    NO_BACKEND,
-    Backend,
-    Forwarding,
-    Mode,
-    Orphans,
-    Reason,
-)
+from .model import Forwarding, Mode, Orphans
 
-ABI_VERSION = 2
+ABI_VERSION = 4
 STAGE_MAX = len(Stage)
+STAGES_IPV6 = 19
+STAGE_IPV6 = 38
+STAGES_ALL = 39
 COUNTER_MAX = len(Counter)
 HASH_SLOTS = 1021
 MAX_VLAN_TAGS = 2
-NO_WSCALE = 0xFF
 FRAME_SMALL = 240
 FRAME_LARGE = 1520
-RECORD_SMALL = 320
-RECORD_LARGE = 1600
+RECORD_SMALL = 328
+RECORD_LARGE = 1608
 
 BACKEND_UP = 0x01
 BACKEND_DRAINING = 0x02
 BACKEND_SHARED = 0x04
 BACKEND_KERNEL = 0x08
-PENDING_SYNACK = 0x01
-PENDING_REFUSED = 0x02
-PENDING_CLOSED = 0x04
-PENDING_PROVEN = 0x08
-PENDING_FIN = 0x10
-FLOW_FIN = 0x01
-FLOW_RST = 0x02
+BACKEND_ONE_SIDED = 0x10
+BACKEND_STAGE = 0x20
+BACKEND_TUNNEL = 0x40
+BACKEND_DEAD = 0x80
+SERVICE_ECHO = 0x01
+SERVICE_QUIC = 0x02
+SERVICE_SOURCES = 0x04
+SERVICE_AFFINITY = 0x08
+SERVICE_STATELESS = 0x10
 IF_BOUNCE_REDIRECT = 0x01
 IF_VIRTUAL_MAC = 0x02
-IF_HANDOFF_FORWARD = 0x04
-IF_HANDOFF_REPLY = 0x08
+IF_HANDOFF_FORWARD4 = 0x04
+IF_HANDOFF_REPLY4 = 0x08
 IF_NO_XMIT = 0x10
+IF_HANDOFF_FORWARD6 = 0x20
+IF_HANDOFF_REPLY6 = 0x40
+IF_HANDOFF_FORWARD = {4: IF_HANDOFF_FORWARD4, 6: IF_HANDOFF_FORWARD6}
+"""By address family of the packets; so is that of replies."""
+IF_HANDOFF_REPLY = {4: IF_HANDOFF_REPLY4, 6: IF_HANDOFF_REPLY6}
 CONTROL_NO_XMIT = 0x01
+CONTROL_RANGES = 0x02
+CONTROL_ECHO = 0x04
 EGRESS_KERNEL = 0xFFFFFFFF
-TOKENS_EVENTS = 0
-TOKENS_ICMP = 1
-TOKENS_SERVICE = 2
-SHARE_ONE = 256
 
-# Four-tuples are big-endian in every struct; they are packed apart and put in as bytes.
-_TUPLE = Struct(">IIHH")
-_SERVICE = Struct("=3Q4I4B4x")
-_BACKEND = Struct("=6sBBII4s6s6sH2x")
+BACKEND_METHOD = {
+    Forwarding.DSR: BACKEND_ONE_SIDED,
+    Forwarding.IPIP: BACKEND_ONE_SIDED | BACKEND_STAGE | BACKEND_TUNNEL,
+}
+"""Flags of backends that a method's packets reach otherwise than by their address."""
+
+_SERVICE = Struct("=5Q6I4BB3x16s")
+_BACKEND = Struct("=16s16s2sBBII6s6sHH16s2s2x")
 _BACKEND_REF = Struct("=II")
 _HASH_TABLE = Struct(f"={HASH_SLOTS}I4x")
-_PENDING = Struct("=4Q4I12s6s6s3IH4BxxIII")
-_FLOW = Struct("=3Q3I4B12sHHII6s6s6sBBIQQ6I")
-_PENDING_AGING = Struct("=8xQ71xB16x")
-_FLOW_AGING = Struct("=Q28xBBxB88x")
-_PENDING_BACKEND = Struct("=36xI64x")
-_FLOW_BACKEND = Struct("=56xI68x")
-_FLOW_CLIENT = Struct("=39xB20xI64x")
-_TOKENS = Struct("=QQQ")
-_PREFIX = Struct(">I")
-_SHARE = Struct("=I")
-_PRESSURE = Struct("=QQ")
-_INTERFACE = Struct("=6s6sI4sI")
-_CONTROL = Struct("=13Q6I2HI")
+_INTERFACE = Struct("=6s6sI4sI16s")
+_CONTROL = Struct("=14Q6I4HII")
 _REINJECT = Struct("=QI4x")
 
-FLOW_KEY_SIZE = KEY.size
 ENDPOINT_KEY_SIZE = ENDPOINT.size
 SERVICE_SIZE = _SERVICE.size
 BACKEND_SIZE = _BACKEND.size
 BACKEND_REF_SIZE = _BACKEND_REF.size
 HASH_TABLE_SIZE = _HASH_TABLE.size
-PENDING_FLOW_SIZE = _PENDING.size
-FLOW_ENTRY_SIZE = _FLOW.size
-TOKEN_BUCKET_SIZE = _TOKENS.size
-PREFIX_KEY_SIZE = _PREFIX.size
-EVENT_SHARE_SIZE = _SHARE.size
-PRESSURE_SIZE = _PRESSURE.size
 INTERFACE_SIZE = _INTERFACE.size
 CONTROL_SIZE = _CONTROL.size
 REINJECT_META_SIZE = _REINJECT.size
 
-_NO_MAC = bytes(6)
-_NO_TUPLE = bytes(12)
-_U32 = 0xFFFFFFFF
-
-# --- configuration: services, backends, hash tables, interfaces, control ---------------
-
 
 def pack_service(value: ServiceValue) -> bytes:
     """Bytes of a ``services`` value."""
-    return _SERVICE.pack(*slot_values(value))
+    *fields, tunnel_source = slot_values(value)
+    return _SERVICE.pack(*fields, pack_addr(tunnel_source))
 
 
 def unpack_service(data: Buffer) -> ServiceValue:
     """Read a ``services`` value."""
     fields = read_fields(_SERVICE, data, "service")
-    fields[7] = read_enum(Mode, fields[7], "service")
-    fields[8] = read_enum(Forwarding, fields[8], "service")
-    fields[9] = read_enum(Orphans, fields[9], "service")
-    return ServiceValue(*fields)
+    fields[11] = read_enum(Mode, fields[11], "service")
+    fields[12] = read_enum(Forwarding, fields[12], "service")
+    fields[13] = read_enum(Orphans, fields[13], "service")
+    fields[16] = unpack_addr(fields[16])
+    return from_slots(ServiceValue, fields)
 
 
 def pack_backend(value: BackendValue) -> bytes:
     """Bytes of a ``backends`` value."""
-    addr, port, proto, flags, service, ifindex, probe_addr, *rest = slot_values(value)
-    where = addr.to_bytes(4, "big") + port.to_bytes(2, "big")
+    addr, probe_addr, port, *rest, stateless_addr, stateless_port = slot_values(value)
     return _BACKEND.pack(
-        where, proto, flags, service, ifindex, probe_addr.to_bytes(4, "big"), *rest
+        pack_addr(addr),
+        pack_addr(probe_addr),
+        port.to_bytes(2, "big"),
+        *rest,
+        pack_addr(stateless_addr),
+        stateless_port.to_bytes(2, "big"),
     )
 
 
 def unpack_backend(data: Buffer) -> BackendValue:
     """Read a ``backends`` value."""
-    where, proto, flags, service, ifindex, probe_addr, *rest = read_fields(
-        _BACKEND, data, "backend"
-    )
-    addr, port = int.from_bytes(where[:4], "big"), int.from_bytes(where[4:], "big")
-    probe_addr = int.from_bytes(probe_addr, "big")
-    return BackendValue(addr, port, proto, flags, service, ifindex, probe_addr, *rest)
+    fields = read_fields(_BACKEND, data, "backend")
+    for at in (0, 1, -2):
+        fields[at] = unpack_addr(fields[at])
+    for at in (2, -1):
+        fields[at] = int.from_bytes(fields[at], "big")
+    return BackendValue(*fields)
 
 
 def pack_backend_ref(backend: int, service: int) -> bytes:
@@ -188,66 +291,33 @@ def unpack_hash_table(data: Buffer) -> tuple[int, ...]:
     return tuple(read_fields(_HASH_TABLE, data, "hash_table"))
 
 
-def pack_token_bucket(credit_ns: int, last_ns: int, asked: int = 0) -> bytes:
-    """Bytes of one CPU's ``tokens`` value, or of a ``prefix_tokens`` value."""
-    return _TOKENS.pack(credit_ns, last_ns, asked)
-
-
-def unpack_token_bucket(data: Buffer) -> tuple[int, int, int]:
-    """``credit_ns``, ``last_ns`` and ``asked`` of such a value."""
-    credit_ns, last_ns, asked = read_fields(_TOKENS, data, "token_bucket")
-    return credit_ns, last_ns, asked
-
-
-def pack_prefix_key(addr: int) -> bytes:
-    """Key of ``prefix_tokens``: ``addr`` with the bits behind its prefix cleared."""
-    return _PREFIX.pack(addr)
-
-
-def pack_event_share(scale: int) -> bytes:
-    """Bytes of an ``event_shares`` value."""
-    return _SHARE.pack(scale)
-
-
-def unpack_event_share(data: Buffer) -> int:
-    """``scale`` of an ``event_shares`` value."""
-    return int(read_fields(_SHARE, data, "event_share")[0])
-
-
-def pack_pressure(table_full_ns: int, stateless_until_ns: int = 0) -> bytes:
-    """Bytes of a ``pressure`` value."""
-    return _PRESSURE.pack(table_full_ns, stateless_until_ns)
-
-
-def unpack_pressure(data: Buffer) -> tuple[int, int]:
-    """``table_full_ns`` and ``stateless_until_ns`` of a ``pressure`` value."""
-    table_full_ns, stateless_until_ns = read_fields(_PRESSURE, data, "pressure")
-    return table_full_ns, stateless_until_ns
-
-
 def pack_interface(value: InterfaceValue) -> bytes:
     """Bytes of an interface's value."""
-    mac, virtual_mac, flags, addr, mtu = slot_values(value)
-    return _INTERFACE.pack(mac, virtual_mac, flags, addr.to_bytes(4, "big"), mtu)
+    mac, virtual_mac, flags, addr, mtu, addr6 = slot_values(value)
+    return _INTERFACE.pack(
+        mac, virtual_mac, flags, addr.to_bytes(4, "big"), mtu, addr6.to_bytes(16, "big")
+    )
 
 
 def unpack_interface(data: Buffer) -> InterfaceValue:
     """Read an interface's value."""
-    mac, virtual_mac, flags, addr, mtu = read_fields(_INTERFACE, data, "interface")
-    return InterfaceValue(mac, virtual_mac, flags, int.from_bytes(addr, "big"), mtu)
+    mac, virtual_mac, flags, addr, mtu, addr6 = read_fields(_INTERFACE, data, "interface")
+    return InterfaceValue(
+        mac, virtual_mac, flags, int.from_bytes(addr, "big"), mtu, int.from_bytes(addr6, "big")
+    )
 
 
 def pack_control(value: ControlValue) -> bytes:
     """Bytes of the ``control`` value."""
     fields = slot_values(value)
-    return _CONTROL.pack(*fields[:13], *value.probe_key, *fields[14:])
+    return _CONTROL.pack(*fields[:14], *value.probe_key, *fields[15:])
 
 
 def unpack_control(data: Buffer) -> ControlValue:
     """Read the ``control`` value."""
     fields = read_fields(_CONTROL, data, "control")
-    fields[13:15] = [(fields[13], fields[14])]
-    return ControlValue(**dict(zip(ControlValue.__slots__, fields, strict=True)))
+    fields[14:16] = [(fields[14], fields[15])]
+    return from_slots(ControlValue, fields)
 
 
 def pack_reinject_meta(mark: int, egress_ifindex: int = 0) -> bytes:
@@ -259,147 +329,3 @@ def unpack_reinject_meta(data: Buffer) -> tuple[int, int]:
     """``mark`` and ``egress_ifindex`` of the metadata that came back."""
     mark, egress_ifindex = read_fields(_REINJECT, data, "reinject_meta")
     return mark, egress_ifindex
-
-
-# --- flows: pending_flows, flow_table ---------------------------------------------------
-
-
-def pack_forward_pending(
-    first: FirstPacket, backend: Backend | None, mode: int, reason: int, latency_ns: int
-) -> tuple[bytes, bytes]:
-    """Key and value of a held flow's FORWARD entry, the decision.
-
-    ``backend`` None refuses the flow: such an entry has no REPLY beside it.
-    """
-    if backend is None:
-        new, number, flags = _NO_TUPLE, NO_BACKEND, PENDING_REFUSED
-    else:
-        key, to = first.key, backend.endpoint
-        new = _TUPLE.pack(key.client_addr, to.addr, key.client_port, to.port)
-        number, flags = backend.id, 0
-    return pack_flow_key(first.key, Kind.FORWARD), _PENDING.pack(
-        first.seen_ns,
-        first.seen_ns,
-        0,
-        0,
-        first.isn,
-        number,
-        first.service,
-        0,
-        new,
-        _NO_MAC,
-        _NO_MAC,
-        min(max(latency_ns, 0), _U32),
-        0,
-        0,
-        first.syn_data,
-        first.wscale,
-        flags,
-        mode,
-        reason,
-        0,
-        0,
-        0,
-    )
-
-
-def pack_reply_pending(
-    first: FirstPacket, backend: Backend, mode: int, reason: int
-) -> tuple[bytes, bytes]:
-    """Key and value of a held flow's REPLY entry, which owns the backend-to-client tuple.
-
-    Replies go back the way the first packet came: its interface and its two MAC addresses.
-    What only the SYN-ACK tells (ISN, window, scale) is left for XDP to fill in.
-    """
-    key, frame = first.key, first.frame
-    new = _TUPLE.pack(key.service_addr, key.client_addr, key.service_port, key.client_port)
-    return pack_reply_key(backend.endpoint, key, Kind.REPLY), _PENDING.pack(
-        first.seen_ns,
-        first.seen_ns,
-        0,
-        0,
-        0,
-        backend.id,
-        first.service,
-        first.ifindex,
-        new,
-        frame[6:12],
-        frame[0:6],
-        0,
-        0,
-        0,
-        0,
-        NO_WSCALE,
-        0,
-        mode,
-        reason,
-        0,
-        0,
-        0,
-    )
-
-
-def pack_pending(value: PendingValue) -> bytes:
-    """Bytes of a ``pending_flows`` value."""
-    fields = slot_values(value)
-    return _PENDING.pack(*fields[:8], _TUPLE.pack(*fields[8:12]), *fields[12:])
-
-
-def unpack_pending(data: Buffer) -> PendingValue:
-    """Read a ``pending_flows`` value."""
-    fields = read_fields(_PENDING, data, "pending_flow")
-    fields[17] = read_enum(Mode, fields[17], "pending_flow")
-    fields[18] = read_enum(Reason, fields[18], "pending_flow")
-    fields[8:9] = _TUPLE.unpack(fields[8])
-    return PendingValue(*fields)
-
-
-def pack_flow_entry(value: FlowEntryValue) -> bytes:
-    """Bytes of a ``flow_table`` value."""
-    fields = slot_values(value)
-    return _FLOW.pack(*fields[:10], _TUPLE.pack(*fields[10:14]), *fields[14:])
-
-
-def unpack_flow_entry(data: Buffer) -> FlowEntryValue:
-    """Read a ``flow_table`` value."""
-    fields = read_fields(_FLOW, data, "flow_entry")
-    fields[6] = read_enum(TcpState, fields[6], "flow_entry")
-    fields[9] = read_enum(Direction, fields[9], "flow_entry")
-    fields[18] = read_enum(Mode, fields[18], "flow_entry")
-    fields[19] = read_enum(Reason, fields[19], "flow_entry")
-    fields[10:11] = _TUPLE.unpack(fields[10])
-    return FlowEntryValue(*fields)
-
-
-def peer_key(key: Buffer, value: Buffer) -> bytes:
-    """``flow_table`` key of the other direction of an entry: its new tuple, turned round."""
-    new = bytes(value[40:52])
-    return new[4:8] + new[0:4] + new[10:12] + new[8:10] + bytes(key[12:16])
-
-
-def iter_pending_aging(values: Buffer) -> Iterator[tuple[int, int]]:
-    """``(last_seen_ns, flags)`` of each of many ``pending_flows`` values in a row; for aging."""
-    return _PENDING_AGING.iter_unpack(values)
-
-
-def iter_flow_aging(values: Buffer) -> Iterator[tuple[int, int, int, int]]:
-    """``(last_seen_ns, state, flags, direction)`` of each of many ``flow_table`` values in a row.
-
-    For aging, which looks at each entry of a large table and needs no more than this.
-    """
-    return _FLOW_AGING.iter_unpack(values)
-
-
-def iter_flow_clients(values: Buffer) -> Iterator[tuple[int, int]]:
-    """``(direction, ifindex)`` of each of many ``flow_table`` values in a row."""
-    return _FLOW_CLIENT.iter_unpack(values)
-
-
-def flow_backends(values: Buffer) -> set[int]:
-    """Ids of the backends that many ``flow_table`` values in a row name."""
-    return {backend for (backend,) in _FLOW_BACKEND.iter_unpack(values)}
-
-
-def pending_backends(values: Buffer) -> set[int]:
-    """The same of ``pending_flows`` values; NO_BACKEND is among them."""
-    return {backend for (backend,) in _PENDING_BACKEND.iter_unpack(values)}

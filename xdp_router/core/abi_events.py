@@ -5,26 +5,39 @@ from __future__ import annotations
 
 from struct import Struct
 
-from .abi_keys import KEY, Buffer, flow_key_from_bytes, pack_flow_key, read_fields, slot_values
+from .abi_keys import (
+    KEY6,
+    Buffer,
+    flow_key_from_bytes,
+    pack_shared_key,
+    read_fields,
+    slot_values,
+    unpack_addr,
+)
 from .abi_values import EventHeader, EventType
 from .errors import AbiError
-from .events import FirstPacket, FlowEstablished, ProbeReply, XdpDecided
+from .events import Datagram, FirstPacket, FlowEstablished, ProbeReply, XdpDecided
 from .model import FlowKey, Mode, ProbeAnswer, Reason
 
-_EVENT = Struct("=Q16s4IH4BHIIQ")
+_BEFORE_KIND = "=Q40s4IH"
+_EVENT = Struct(_BEFORE_KIND + "4BHIIQ")
 EVENT_SIZE = _EVENT.size
+_KIND_AT = Struct(_BEFORE_KIND).size
 
 _ETH_HEADER = 14
 # For the hot functions: member look-ups and enum calls would cost as much as the rest.
-_FIRST_PACKET, _PROBE_REPLY, _ESTABLISHED, _XDP_DECIDED = map(int, EventType)
-_MODES = tuple(Mode)
-_REASONS = tuple(Reason)
-_ANSWERS = tuple(ProbeAnswer)
+_FIRST_PACKET, _PROBE_REPLY, _ESTABLISHED, _XDP_DECIDED, _DATAGRAM = map(int, EventType)
+_MODES = {int(each): each for each in Mode}
+_REASONS = {int(each): each for each in Reason}  # there may be gaps
+_ANSWERS = tuple(ProbeAnswer)[: ProbeAnswer.DATAGRAM + 1]  # the rest is not XDP's
 
 
-def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished | XdpDecided:
-    """Event of one ring buffer record; a first packet's frame is copied out of it."""
-    if len(record) < 64:
+Decoded = FirstPacket | Datagram | ProbeReply | FlowEstablished | XdpDecided
+
+
+def decode_event(record: Buffer) -> Decoded:
+    """Event of one ring buffer record; a held packet's frame is copied out of it."""
+    if len(record) < EVENT_SIZE:
         raise AbiError(f"event: record of {len(record)} bytes, expected at least {EVENT_SIZE}")
     (
         time_ns,
@@ -43,14 +56,18 @@ def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished |
         synack_us,
         seen_ns,
     ) = _EVENT.unpack_from(record)
-    saddr, daddr, sport, dport, proto, _ = KEY.unpack(key)
-    if kind == _FIRST_PACKET:
-        frame = bytes(record[64 : 64 + frame_len])
+    source, destination, sport, dport, proto, _ = KEY6.unpack(key)
+    saddr, daddr = unpack_addr(source), unpack_addr(destination)
+    if kind in (_FIRST_PACKET, _DATAGRAM):
+        frame = bytes(record[EVENT_SIZE : EVENT_SIZE + frame_len])
         if len(frame) != frame_len or frame_len < _ETH_HEADER:
             raise AbiError(
                 f"event: frame of {frame_len} bytes in a record of {len(record)}, "
                 f"expected {_ETH_HEADER} to {len(record) - EVENT_SIZE}"
             )
+        if kind == _DATAGRAM:
+            flow = FlowKey(saddr, sport, daddr, dport, proto)
+            return Datagram(flow, service, ifindex, frame)
         return FirstPacket(
             FlowKey(saddr, sport, daddr, dport, proto),
             service,
@@ -64,13 +81,16 @@ def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished |
     if kind == _PROBE_REPLY:
         if not 0 < detail < len(_ANSWERS):
             raise AbiError(f"event: probe answer {detail}, expected 1 to {len(_ANSWERS) - 1}")
-        return ProbeReply(saddr, sport, dport, seq, _ANSWERS[detail], time_ns)
+        payload = bytes(record[EVENT_SIZE : EVENT_SIZE + frame_len])
+        if len(payload) != frame_len:
+            raise AbiError(f"event: payload of {frame_len} bytes in a record of {len(record)}")
+        return ProbeReply(saddr, sport, dport, seq, _ANSWERS[detail], time_ns, proto, payload)
     if kind == _ESTABLISHED:
         return FlowEstablished(
             FlowKey(saddr, sport, daddr, dport, proto), backend, time_ns, synack_us, fppl_ns
         )
     if kind == _XDP_DECIDED:
-        if detail >= len(_MODES) or reason >= len(_REASONS):
+        if detail not in _MODES or reason not in _REASONS:
             raise AbiError(f"event: mode {detail} or reason {reason} is unknown")
         return XdpDecided(
             FlowKey(saddr, sport, daddr, dport, proto),
@@ -84,10 +104,15 @@ def decode_event(record: Buffer) -> FirstPacket | ProbeReply | FlowEstablished |
     raise AbiError(f"event: type {kind} is unknown, expected one of {[*map(int, EventType)]}")
 
 
+def is_probe_reply(record: Buffer) -> bool:
+    """Whether a record will decode to a ProbeReply; looks at its type alone."""
+    return len(record) > _KIND_AT and record[_KIND_AT] == _PROBE_REPLY
+
+
 def pack_event(value: EventHeader, frame: bytes = b"", size: int = 0) -> bytes:
     """Record as XDP writes it, padded with zeros to ``size``; for tests and replays."""
     time_ns, key, *rest = slot_values(value)
-    return (_EVENT.pack(time_ns, pack_flow_key(key), *rest) + frame).ljust(size, b"\0")
+    return (_EVENT.pack(time_ns, pack_shared_key(key), *rest) + frame).ljust(size, b"\0")
 
 
 def unpack_event_header(data: Buffer) -> EventHeader:

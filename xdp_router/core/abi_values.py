@@ -9,7 +9,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from .model import FlowKey, Forwarding, Mode, Orphans, Reason
+from .model import Endpoint, FlowKey, Forwarding, Mode, Orphans, Reason
+
+RANGES = 8
+"""Of one address and protocol."""
 
 
 class Kind(enum.IntEnum):
@@ -19,6 +22,23 @@ class Kind(enum.IntEnum):
     SEEN = 1
     FORWARD = 2
     REPLY = 3
+
+
+class EndpointKind(enum.IntEnum):
+    """What a key of ``services`` or ``backend_index`` names (``enum xr_endpoint``)."""
+
+    ONE = 0
+    RANGE = 1
+    PROBE = 2
+    STUN = 3
+    ECHO = 4
+
+
+class SourceRule(enum.IntEnum):
+    """What a rule of ``source_rules`` says (``enum xr_source``)."""
+
+    ALLOW = 0
+    DENY = 1
 
 
 class TcpState(enum.IntEnum):
@@ -43,6 +63,7 @@ class EventType(enum.IntEnum):
     PROBE_REPLY = 2
     ESTABLISHED = 3
     XDP_DECIDED = 4
+    DATAGRAM = 5
 
 
 class Stage(enum.IntEnum):
@@ -56,7 +77,17 @@ class Stage(enum.IntEnum):
     PROBE = 5
     ICMP = 6
     ICMP_ERROR = 7
-    LONG = 8
+    BOUND = 8
+    UDP = 9
+    DATAGRAM = 10
+    UDP_REPLY = 11
+    FRAGMENT = 12
+    SEND = 13
+    ECHO = 14
+    FLOOD = 15
+    TAKE_OVER = 16
+    FORWARD = 17
+    KILLED = 18
 
 
 class Counter(enum.IntEnum):
@@ -64,8 +95,8 @@ class Counter(enum.IntEnum):
 
     pass_malformed = 0
     pass_other_mac = 1
-    pass_not_ipv4 = 2
-    pass_not_tcp = 3
+    pass_not_ip = 2
+    pass_other_protocol = 3
     pass_fragment = 4
     pass_not_service = 5
     first_packet = 6
@@ -119,6 +150,44 @@ class Counter(enum.IntEnum):
     icmp_no_source = 54
     too_big_dropped = 55
     icmp_translated = 56
+    pass_no_ipv6 = 57
+    extension_headers = 58
+    datagram_first = 59
+    datagram_held = 60
+    datagram_dropped = 61
+    datagrams_over = 62
+    connection_id_known = 63
+    unreachable_sent = 64
+    fragment_first = 65
+    fragment_followed = 66
+    fragment_unknown = 67
+    fragments_full = 68
+    tunneled = 69
+    vlan_changed = 70
+    echo_answered = 71
+    probe_echo = 72
+    probe_datagram = 73
+    affinity_used = 74
+    flow_limit_reached = 75
+    source_denied = 76
+    nat_port_taken = 77
+    nat_ports_exhausted = 78
+    one_sided_promoted = 79
+    one_sided_capped = 80
+    stateless_forwarded = 81
+    stateless_replied = 82
+    stateless_promoted = 83
+    flood_entry = 84
+    nat_reply_unknown = 85
+    tunnel_too_big = 86
+    killed = 87
+    killed_reset = 88
+    killed_anew = 89
+    decided_snapshot = 90
+    decided_inline = 91
+    snapshot_stale = 92
+    pick_unusable = 93
+    inline_tried = 94
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +197,20 @@ class ServiceValue:
     deadline_ns: int
     event_interval_ns: int
     event_burst_ns: int
+    affinity_ns: int = field(default=0, kw_only=True)
+    snapshot_age_ns: int = field(default=0, kw_only=True)
     id: int
     first_backend: int
     backend_count: int
     fallback: int
+    flags: int = field(default=0, kw_only=True)
+    flow_limit: int = field(default=0, kw_only=True)
     mode: Mode
     forwarding: Forwarding
     orphans: Orphans
     hash_active: int
+    tunnel_bits: int = field(default=0, kw_only=True)
+    tunnel_source: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +218,28 @@ class BackendValue:
     """``struct backend``, a value of ``backends``."""
 
     addr: int
+    probe_addr: int
     port: int
     proto: int
     flags: int
     service: int
     ifindex: int
-    probe_addr: int
     dmac: bytes
     smac: bytes
     weight: int
+    vlan: int = 0
+    stateless_addr: int = 0
+    stateless_port: int = 0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the backend is."""
+        return Endpoint(self.addr, self.port, self.proto)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingValue:
-    """``struct pending_flow``, a value of ``pending_flows``."""
+    """``struct pending_flow`` or ``pending_flow6``, a value of ``pending_flows``."""
 
     seen_ns: int
     last_seen_ns: int
@@ -180,6 +263,7 @@ class PendingValue:
     flags: int
     mode: Mode
     reason: Reason
+    vlan: int = field(default=0, kw_only=True)
     window: int
     seq: int = 0
     ack: int = 0
@@ -214,7 +298,9 @@ class FlowEntryValue:
     reason: Reason
     service: int
     seen_ns: int
-    established_ns: int
+    established_us: int
+    vlan: int = field(default=0, kw_only=True)
+    open: int = field(default=0, kw_only=True)
     isn: int
     latency_ns: int
     fppl_ns: int
@@ -245,6 +331,37 @@ class EventHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficValue:
+    """``struct traffic``: what flows have carried. ``octets`` are IP total lengths."""
+
+    flows: int
+    packets: int
+    octets: int
+    reply_packets: int
+    reply_octets: int
+
+    def plus(self, other: TrafficValue) -> TrafficValue:
+        """The sum."""
+        return TrafficValue(
+            self.flows + other.flows,
+            self.packets + other.packets,
+            self.octets + other.octets,
+            self.reply_packets + other.reply_packets,
+            self.reply_octets + other.reply_octets,
+        )
+
+    def at_least(self, other: TrafficValue) -> TrafficValue:
+        """The greater one of each."""
+        return TrafficValue(
+            max(self.flows, other.flows),
+            max(self.packets, other.packets),
+            max(self.octets, other.octets),
+            max(self.reply_packets, other.reply_packets),
+            max(self.reply_octets, other.reply_octets),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class InterfaceValue:
     """``struct interface``, keyed by ifindex."""
 
@@ -253,6 +370,7 @@ class InterfaceValue:
     flags: int
     addr: int = 0
     mtu: int = 0
+    addr6: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +386,7 @@ class ControlValue:
     reinject_mark: int
     pending_idle_ns: int
     flow_idle_ns: int
+    udp_idle_ns: int = field(default=0, kw_only=True)
     orphan_window_ns: int
     event_interval_ns: int
     event_burst_ns: int
@@ -282,4 +401,7 @@ class ControlValue:
     ring_deep: int = field(default=0xFFFFFFFF, kw_only=True)
     probe_port_min: int
     probe_port_max: int
+    nat_port_min: int = field(default=0, kw_only=True)
+    nat_port_max: int = field(default=0, kw_only=True)
     flags: int = 0
+    one_sided_interval_ns: int = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .events import FirstPacket
+from .events import Datagram, FirstPacket
 from .model import Decision, Mode, Reason
 
 
 @dataclass(frozen=True, slots=True)
 class SendProbe:
-    """Send one SYN to a backend; answer with a ProbeSent event."""
+    """Probe a backend once, as its ``probe`` says; answer with a ProbeSent event."""
 
     backend: int
     probe_port: int
@@ -39,12 +39,19 @@ class WriteBinding:
 class Reinject:
     """Run the held frame through the XDP program again and send what comes out."""
 
-    first: FirstPacket
+    first: FirstPacket | Datagram
 
 
 @dataclass(frozen=True, slots=True)
 class LogDecision:
     """A flow's decision is final; one log line, one kept record."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class LogEstablished:
+    """The handshake of a decided flow is verified: its record says when."""
 
     decision: Decision
 
@@ -58,6 +65,23 @@ class PublishHashTable:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishPickTable:
+    """Write this service's pick table, then switch. ``made_ns``: of its newest measurement."""
+
+    service: int
+    slots: tuple[int, ...]
+    made_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetServiceMode:
+    """First packets of the service are decided in this mode from now on."""
+
+    service: int
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
 class SetBackendUp:
     """Write the backend's up flag."""
 
@@ -65,4 +89,23 @@ class SetBackendUp:
     up: bool
 
 
-Command = SendProbe | WriteBinding | Reinject | LogDecision | PublishHashTable | SetBackendUp
+@dataclass(frozen=True, slots=True)
+class SetBackendDraining:
+    """Write the flag of a backend that gets no new flows."""
+
+    backend: int
+    draining: bool
+
+
+Command = (
+    SendProbe
+    | WriteBinding
+    | Reinject
+    | LogDecision
+    | LogEstablished
+    | PublishHashTable
+    | PublishPickTable
+    | SetServiceMode
+    | SetBackendUp
+    | SetBackendDraining
+)

@@ -10,18 +10,60 @@ import bisect
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .address import PROTOCOLS, format_endpoint, protocol_name
-from .config_fields import MS, Problems, S, Table
-from .model import NO_BACKEND, Backend, Endpoint, Forwarding, KernelHandoff, Mode, Orphans, Service
+from .address import (
+    PROTOCOLS,
+    family_name,
+    format_endpoint,
+    is_ipv6,
+    parse_server,
+    parse_wide,
+    protocol_name,
+)
+from .config_arm import read_control_arm
+from .config_direct import (
+    check_direct,
+    check_tunnel_sources,
+    read_tunnel_source,
+    with_implied_port,
+)
+from .config_fields import MS, NAME_MAX, Problems, S, Table
+from .config_metrics import read_metrics
+from .config_mode import read_mode
+from .config_nat import check_nat
+from .config_probe import read_probe, require_probes
+from .config_stateless import check_stateless
+from .config_wide import (
+    SERVER_EXAMPLES,
+    SERVICE_EXAMPLES,
+    Claims,
+    check_limits,
+    check_ranges,
+    check_servers,
+    read_admission,
+)
+from .model import (
+    NO_BACKEND,
+    Backend,
+    Endpoint,
+    Forwarding,
+    KernelHandoff,
+    Orphans,
+    Probe,
+    ProbeKind,
+    Service,
+)
 from .toml_lines import Path, key_lines
 
-_MODES = {"race": Mode.RACE}
-_LATER_MODES = ("snapshot", "inline")
-_FORWARDINGS = {"nat": Forwarding.NAT}
-_LATER_FORWARDINGS = ("fullnat", "dsr", "ipip", "srv6")
+_FORWARDINGS = {
+    "nat": Forwarding.NAT,
+    "fullnat": Forwarding.FULLNAT,
+    "dsr": Forwarding.DSR,
+    "ipip": Forwarding.IPIP,
+}
+_LATER_FORWARDINGS = ("srv6",)
 _ORPHANS = {"reset": Orphans.RESET, "hash": Orphans.HASH}
 _HANDOFFS = {"check": KernelHandoff.CHECK, "set": KernelHandoff.SET, "off": KernelHandoff.OFF}
 _SYNTAX_LINE = re.compile(r" ?\(at line (\d+), column \d+\)$")
@@ -29,6 +71,8 @@ _SYNTAX_LINE = re.compile(r" ?\(at line (\d+), column \d+\)$")
 
 MAX_FLOWS = (1_000, 16_000_000)
 """The least and the most that ``max_flows`` may be."""
+HEARTBEAT_INTERVAL_MAX_NS = 250 * MS
+"""A daemon that is silent for a second is taken for gone: not one whose beat comes late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +86,25 @@ class Settings:
     event_burst: int = 2_000
     icmp_rate: int = 1_000  # ICMP errors that the router sends; 0: none
     event_rate_per_prefix: int = 5_000  # of one source /24; 0: no limit
+    one_sided_rate_per_prefix: int = 1_000  # flows established by what the client says alone
     probe_rate: int = 1_000  # probes to one backend
     probe_burst: int = 100
     probe_port_min: int = 61_000  # inclusive, as is the other end
     probe_port_max: int = 61_999
+    nat_port_min: int = 10_000  # source ports of fullnat, likewise
+    nat_port_max: int = 29_999
     heartbeat_interval_ns: int = 10 * MS
     heartbeat_stale_ns: int = 100 * MS
     pending_idle_ns: int = 10 * S
     flow_idle_ns: int = 3600 * S
+    udp_idle_ns: int = 60 * S
     closed_linger_ns: int = 10 * S
     coalesce_window_ns: int = 2 * MS  # 0: each first packet has its own race
+    tie_window_ns: int = 30_000  # RTTs that differ by no more are a tie
     decisions_kept: int = 10_000
     max_open_decisions: int = 20_000
     kernel_handoff: KernelHandoff = KernelHandoff.CHECK
+    metrics: tuple[str, int] | None = None  # where they are served; None: nowhere
 
     @property
     def flow_table_entries(self) -> int:
@@ -73,16 +123,30 @@ class RouterConfig:
     services: tuple[Service, ...]
     settings: Settings = Settings()
 
+    @property
+    def nat_ports(self) -> tuple[int, int] | None:
+        """First and last source port of ``fullnat``; None: no service needs one."""
+        if all(each.forwarding is not Forwarding.FULLNAT for each in self.services):
+            return None
+        return self.settings.nat_port_min, self.settings.nat_port_max
 
-def parse_config(text: str, path: str) -> RouterConfig:
+    @property
+    def reserved_ports(self) -> tuple[tuple[int, int], ...]:
+        """Ranges (first, last) of local ports that nobody else may use."""
+        probes = self.settings.probe_port_min, self.settings.probe_port_max
+        return (probes, self.nat_ports) if self.nat_ports else (probes,)
+
+
+def parse_config(text: str, path: str, max_flows: int | None = None) -> RouterConfig:
     """Configuration in ``text``; ``path`` is only for messages.
 
+    ``max_flows``: goes before that of the text, if it is not None.
     Raises ConfigError, with every problem that was found.
     """
     text = text.removeprefix("\ufeff")  # a byte order mark
     problems = Problems(path, text)
     try:
-        return _read(tomllib.loads(text), problems)
+        return _read(tomllib.loads(text), problems, max_flows)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         at = _SYNTAX_LINE.search(message)
@@ -117,6 +181,13 @@ def _line_of_fault(text: str) -> int:
     return bisect.bisect_left(range(len(lines)), True, key=too_much)
 
 
+def read_document(
+    document: dict[str, Any], path: str, max_flows: int | None = None
+) -> RouterConfig:
+    """The same as ``parse_config`` of a document that was parsed: problems have no lines."""
+    return _read(document, Problems(path, "", lines=False), max_flows)
+
+
 def config_from_flags(
     services: Sequence[tuple[str, Sequence[str]]],
     mode: str = "race",
@@ -125,32 +196,61 @@ def config_from_flags(
     """Configuration of ``--service ADDR:PORT/tcp --backend ADDR:PORT ...`` groups.
 
     Services are named by address and protocol, backends by address (from the second service
-    that has it on: with the service's name behind it). Raises ConfigError.
+    that has it on: with the service's name behind it, or its number). Raises ConfigError.
     """
+    config = _read(document_of_flags(services, mode), Problems("command line", None))
+    return RouterConfig(config.services, settings or config.settings)
+
+
+def document_of_flags(
+    services: Sequence[tuple[str, Sequence[str]]], mode: str = "race"
+) -> dict[str, Any]:
+    """What a file would have said."""
     document: dict[str, Any] = {"service": []}
     used: set[str] = set()
-    for text, backends in services:
+    for number, (text, backends) in enumerate(services, 1):
         address, slash, protocol = text.partition("/")
         entry: dict[str, Any] = {"address": address, "mode": mode}
         if slash:
             entry["protocol"] = protocol
+        if protocol == "udp":  # it needs one, and no flag has it: every host answers this one
+            entry["probe"] = ProbeKind.ICMP.value
         if backends:
             # A backend of two services needs two names, because commands use them.
+            shown = [_canonical(backend) for backend in backends]
+            service = f"{_canonical(address)}{slash}{protocol}"
             entry["backend"] = [
-                {"address": backend, "name": f"{backend}@{text}"}
-                if backend in used
+                {"address": backend, "name": _name_at(name, service, number)}
+                if name in used
                 else {"address": backend}
-                for backend in backends
+                for backend, name in zip(backends, shown, strict=True)
             ]
-            used.update(backends)
+            used.update(shown)
         document["service"].append(entry)
-    config = _read(document, Problems("command line", None))
-    return RouterConfig(config.services, settings or config.settings)
+    return document
 
 
-def _read(document: dict[str, Any], problems: Problems) -> RouterConfig:
+def _canonical(text: str) -> str:
+    """An endpoint in the one form that it is shown in; what is none as it is: told later."""
+    try:
+        return format_endpoint(parse_wide(text))
+    except ValueError:
+        return text
+
+
+def _name_at(backend: str, service: str, number: int) -> str:
+    """Two of the longest addresses do not fit: then the service is called by its place."""
+    name = f"{backend}@{service}"
+    return name if len(name) <= NAME_MAX else f"{backend}@{number}"
+
+
+def _read(
+    document: dict[str, Any], problems: Problems, max_flows: int | None = None
+) -> RouterConfig:
     root = Table(document, (), problems)
     settings = _read_settings(root.table("router"))
+    if max_flows is not None:
+        settings = replace(settings, max_flows=max_flows)
     services: list[Service] = []
     next_backend = 0
     for number, table in enumerate(root.tables("service", at_least_one=True)):
@@ -159,6 +259,16 @@ def _read(document: dict[str, Any], problems: Problems) -> RouterConfig:
         services.append(service)
     root.refuse_unknown()
     _check_services(services, problems)
+    check_stateless(services, problems)
+    check_nat(
+        services,
+        (settings.nat_port_min, settings.nat_port_max),
+        (settings.probe_port_min, settings.probe_port_max),
+        problems,
+    )
+    check_direct(services, problems)
+    check_tunnel_sources(services, problems)
+    check_limits(services, settings.max_flows, problems, by_option=max_flows is not None)
     if problems:
         raise problems.error()
     return RouterConfig(tuple(services), settings)
@@ -167,6 +277,7 @@ def _read(document: dict[str, Any], problems: Problems) -> RouterConfig:
 def _read_settings(table: Table) -> Settings:
     default = Settings()
     low, high = table.port_range("probe_ports", (default.probe_port_min, default.probe_port_max))
+    nat_low, nat_high = table.port_range("nat_ports", (default.nat_port_min, default.nat_port_max))
     rate = 10_000_000
     settings = Settings(
         max_flows=table.integer("max_flows", default.max_flows, *MAX_FLOWS),
@@ -178,25 +289,33 @@ def _read_settings(table: Table) -> Settings:
         event_rate_per_prefix=table.integer(
             "event_rate_per_prefix", default.event_rate_per_prefix, 0, rate
         ),
+        one_sided_rate_per_prefix=table.integer(
+            "one_sided_rate_per_prefix", default.one_sided_rate_per_prefix, 0, rate
+        ),
         probe_rate=table.integer("probe_rate", default.probe_rate, 1, 1_000_000),
         probe_burst=table.integer("probe_burst", default.probe_burst, 1, 100_000),
         probe_port_min=low,
         probe_port_max=high,
+        nat_port_min=nat_low,
+        nat_port_max=nat_high,
         heartbeat_interval_ns=table.duration(
-            "heartbeat_interval", default.heartbeat_interval_ns, MS, S
+            "heartbeat_interval", default.heartbeat_interval_ns, MS, HEARTBEAT_INTERVAL_MAX_NS
         ),
         heartbeat_stale_ns=table.duration(
             "heartbeat_stale", default.heartbeat_stale_ns, 10 * MS, 60 * S
         ),
         pending_idle_ns=table.duration("pending_idle", default.pending_idle_ns, S, 600 * S),
         flow_idle_ns=table.duration("flow_idle", default.flow_idle_ns, S, 7 * 86400 * S),
+        udp_idle_ns=table.duration("udp_idle", default.udp_idle_ns, S, 24 * 3600 * S),
         closed_linger_ns=table.duration("closed_linger", default.closed_linger_ns, S, 600 * S),
         coalesce_window_ns=table.duration("coalesce_window", default.coalesce_window_ns, 0, S),
+        tie_window_ns=table.duration("tie_window", default.tie_window_ns, 0, S),
         decisions_kept=table.integer("decisions_kept", default.decisions_kept, 0, 1_000_000),
         max_open_decisions=table.integer(
             "max_open_decisions", default.max_open_decisions, 1, 1_000_000
         ),
         kernel_handoff=table.choice("kernel_handoff", "check", _HANDOFFS),
+        metrics=read_metrics(table),
     )
     if settings.heartbeat_stale_ns < 3 * settings.heartbeat_interval_ns:
         # One beat that comes late must not send every new flow down the degrade chain.
@@ -210,23 +329,38 @@ def _read_settings(table: Table) -> Settings:
 
 
 def _read_service(table: Table, number: int, first_backend: int, settings: Settings) -> Service:
-    protocol = table.choice("protocol", "tcp", {"tcp": PROTOCOLS["tcp"]}, ("udp",))
-    endpoint = table.endpoint("address", protocol)
-    mode = table.choice("mode", "race", _MODES, _LATER_MODES)
+    protocol = table.choice("protocol", "tcp", PROTOCOLS)
+    quic = table.boolean("quic", False)
+    if quic and protocol != PROTOCOLS["udp"]:
+        table.found("quic", "true", 'protocol = "udp" beside it, which QUIC runs over')
+    endpoint = table.endpoint("address", protocol, parse_wide, SERVICE_EXAMPLES)
+    how = read_mode(table)
     forwarding = table.choice("forwarding", "nat", _FORWARDINGS, _LATER_FORWARDINGS)
     orphans = table.choice("orphans", "reset", _ORPHANS)
     deadline_ns = table.duration("deadline", 50 * MS, MS, 10 * S)
     event_rate = table.integer("event_rate", settings.service_event_rate, 1, 10_000_000)
+    icmp_echo = table.boolean("icmp_echo", False)
+    stateless = table.boolean("stateless", False)
     name = table.name("name", f"{format_endpoint(endpoint)}/{protocol_name(protocol)}")
+    probe = read_probe(table, protocol)
+    entries = table.tables("backend", at_least_one=True)
+    probes = [read_probe(entry, protocol, probe) for entry in entries]
+    require_probes(table, probes)
     backends = tuple(
-        _read_backend(entry, first_backend + index, number, protocol)
-        for index, entry in enumerate(table.tables("backend", at_least_one=True))
+        _read_backend(
+            entry, first_backend + index, number, endpoint, forwarding, probes[index] or Probe()
+        )
+        for index, entry in enumerate(entries)
     )
+    check_servers(entries, endpoint, backends)
+    admission = read_admission(table, endpoint)
+    tunnel_source, tunnel_bits = read_tunnel_source(table, forwarding, backends)
+    control_arm, control_arm_by = read_control_arm(table, how.mode, forwarding)
     fallback = NO_BACKEND
     wanted = table.name("fallback", "")
     if wanted:
         # Without those whose address was bad, and reported: their names are not the operator's.
-        by_name = {each.name: each.id for each in backends if each.endpoint.port}
+        by_name = {each.name: each.id for each in backends if each.endpoint.addr}
         fallback = by_name.get(wanted, NO_BACKEND)
         if fallback == NO_BACKEND:
             known = ", ".join(map(repr, by_name)) or "none"
@@ -237,21 +371,47 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
         name=name,
         endpoint=endpoint,
         backends=backends,
-        mode=mode,
+        mode=how.mode,
         forwarding=forwarding,
         fallback=fallback,
         deadline_ns=deadline_ns,
         orphans=orphans,
         event_rate=event_rate,
+        quic=quic,
+        except_ports=admission.except_ports,
+        affinity_ns=admission.affinity_ns,
+        max_connections=admission.max_connections,
+        sources=admission.sources,
+        allowed_only=admission.allowed_only,
+        tunnel_source=tunnel_source,
+        tunnel_bits=tunnel_bits,
+        icmp_echo=icmp_echo,
+        stateless=stateless,
+        candidates=how.candidates,
+        probe_interval_ns=how.probe_interval_ns,
+        snapshot_age_ns=how.snapshot_age_ns,
+        score=how.score,
+        score_age_ns=how.score_age_ns,
+        control_arm=control_arm,
+        control_arm_by=control_arm_by,
     )
 
 
-def _read_backend(table: Table, number: int, service: int, protocol: int) -> Backend:
-    endpoint = table.endpoint("address", protocol)
+def _read_backend(
+    table: Table,
+    number: int,
+    service: int,
+    of_service: Endpoint,
+    forwarding: Forwarding,
+    probe: Probe,
+) -> Backend:
+    endpoint = table.endpoint("address", of_service.proto, parse_server, SERVER_EXAMPLES)
+    endpoint = with_implied_port(endpoint, forwarding, of_service)
     name = table.name("name", format_endpoint(endpoint))
     weight = table.integer("weight", 1, 1, 1_000)
+    vlan = table.vlan("vlan")
     table.refuse_unknown()
-    return Backend(number, name, endpoint, service, weight)
+    return Backend(number, name, endpoint, service, weight, probe, forwarding, vlan)
 
 
 def _check_services(services: Sequence[Service], problems: Problems) -> None:
@@ -271,9 +431,10 @@ def _check_services(services: Sequence[Service], problems: Problems) -> None:
                 f"{addresses[service.endpoint]!r} as well",
                 "an address that no other service has",
             )
-        if service.endpoint.port:  # else it was bad, and reported
+        if service.endpoint.addr:  # else it was bad, and reported
             names.add(service.name)
             addresses.setdefault(service.endpoint, service.name)
+    check_ranges(services, problems)
     _check_backends(services, addresses, problems)
 
 
@@ -281,13 +442,27 @@ def _check_backends(
     services: Sequence[Service], service_at: dict[Endpoint, str], problems: Problems
 ) -> None:
     owners: dict[str, str] = {}
+    claims = Claims(service_at)
     for service in services:
         seen: dict[Endpoint, str] = {}
         for index, backend in enumerate(service.backends):
             where: Path = ("service", service.id, "backend", index)
             address = format_endpoint(backend.endpoint)
-            if not backend.endpoint.port:
+            if not backend.endpoint.addr:
                 continue  # it was bad, and reported
+            if (
+                service.forwarding in (Forwarding.NAT, Forwarding.FULLNAT)
+                and service.endpoint.addr
+                and is_ipv6(backend.endpoint.addr) != is_ipv6(service.endpoint.addr)
+            ):
+                family = family_name(service.endpoint.addr)
+                how = service.forwarding.name.lower()
+                problems.found(
+                    (*where, "address"),
+                    f"{address}, no {family} address",
+                    f"an {family} address as the service's "
+                    f"({format_endpoint(service.endpoint)}): forwarding {how!r} keeps the family",
+                )
             if backend.endpoint in seen:
                 problems.found(
                     (*where, "address"),
@@ -300,10 +475,11 @@ def _check_backends(
                     f"{backend.name!r}, a backend of service {owners[backend.name]!r} as well",
                     "a name that no other backend of the router has, because commands use it",
                 )
-            if backend.endpoint in service_at:
+            looped = claims.of(backend.endpoint)
+            if looped is not None:
                 problems.found(
                     (*where, "address"),
-                    f"{address}, the address of service {service_at[backend.endpoint]!r}",
+                    f"{address}, the address of service {looped!r}",
                     "the address of a real server (packets would go round in a loop)",
                 )
             seen.setdefault(backend.endpoint, backend.name)

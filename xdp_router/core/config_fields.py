@@ -7,13 +7,12 @@ finds all problems. Nobody may use what was read while there are problems.
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from .address import format_addr, parse_endpoint
+from .address import EXAMPLES, parse_endpoint, unusable
 from .errors import ConfigError, ConfigProblem
 from .model import Endpoint
 from .toml_lines import Path, key_lines
@@ -25,7 +24,11 @@ S = 1_000_000_000
 
 _UNITS = {"ns": 1, "us": 1_000, "ms": MS, "s": S, "m": 60 * S, "h": 3600 * S}
 _DURATION = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(ns|us|ms|s|m|h)")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,63}")
+NAME_MAX = 64
+"""Characters of a name; the longest endpoint with its protocol has 51."""
+VLAN_MAX = 4094
+"""4095 is reserved (IEEE 802.1Q)."""
+_NAME = re.compile(rf"[A-Za-z0-9[][A-Za-z0-9_.:/@[\]-]{{0,{NAME_MAX - 1}}}")
 _PORT_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SHOWN = 80
@@ -44,9 +47,11 @@ def format_duration(value_ns: int) -> str:
 class Problems:
     """What is wrong with one file, or with the command line if there is no ``text``."""
 
-    def __init__(self, path: str, text: str | None) -> None:
+    def __init__(self, path: str, text: str | None, *, lines: bool = True) -> None:
+        """``lines`` False: keys are those of a file, and nobody knows where in it they are."""
         self._path = path
         self._text = text
+        self._has_lines = lines
         self._lines: dict[Path, int] | None = None
         self._found: list[ConfigProblem] = []
 
@@ -84,7 +89,7 @@ class Problems:
         return next((_FLAGS[key] for key in reversed(keys) if key in _FLAGS), "")
 
     def _line(self, where: Path) -> int:
-        if self._text is None:
+        if self._text is None or not self._has_lines:
             return 0
         if self._lines is None:
             self._lines = key_lines(self._text)
@@ -106,6 +111,42 @@ class Table:
     def found(self, key: str, found: str, expected: str) -> None:
         """Note a problem with ``key``."""
         self._problems.found((*self._where, key), found, expected)
+
+    def has(self, key: str) -> bool:
+        """Whether there is a value, of whatever type."""
+        return key in self._values
+
+    def wrong(self, key: str, text: str, expected: str) -> None:
+        """Note that ``key`` has the value ``text``, which will not do."""
+        self.found(key, _quoted(text), expected)
+
+    def text(self, key: str, expected: str) -> str | None:
+        """Any string; None if there is none."""
+        text: str | None = self._get(key, str, expected, None)
+        return text
+
+    def items(
+        self, key: str, kinds: type | tuple[type, ...], expected: str
+    ) -> list[tuple[int, Any]]:
+        """The values of the array at ``key`` that are of these kinds, each with its place."""
+        values = self._get(key, list, f"an array of {expected}", None)
+        if values == []:
+            self.found(key, "an empty array", expected)
+        found = []
+        for index, value in enumerate(values or ()):
+            if isinstance(value, kinds) and not isinstance(value, bool):
+                found.append((index, value))
+            else:
+                self.found_at(key, index, _describe(value), expected)
+        return found
+
+    def found_at(self, key: str, index: int, found: str, expected: str) -> None:
+        """Note a problem with one value of an array."""
+        self._problems.found((*self._where, key, index), found, expected)
+
+    def problem_at(self, key: str, index: int, detail: str, expected: str) -> None:
+        """The same, in words of its own."""
+        self._problems.add((*self._where, key, index), detail, expected)
 
     def refuse_unknown(self) -> None:
         """Note every key that nobody asked for."""
@@ -139,10 +180,38 @@ class Table:
     def integer(self, key: str, default: int, low: int, high: int) -> int:
         """Whole number from ``low`` to ``high``."""
         expected = f"a whole number from {low} to {high}"
-        value: int = self._get(key, int, expected, default)
-        if value != default and not low <= value <= high:
+        value: int | None = self._get(key, int, expected, None)
+        if value is None:
+            return default  # which may be beyond both: what cannot be written
+        if not low <= value <= high:
             self.found(key, _digits(value), expected)
             return default
+        return value
+
+    def number(self, key: str, default: float, low: int, high: int) -> float:
+        """Number, whole or not, from ``low`` to ``high``."""
+        expected = f"a number from {low} to {high}"
+        value: float = self._get(key, (int, float), expected, default)
+        if not low <= value <= high:  # neither is "nan"
+            self.found(key, _digits(value), expected)
+            return default
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """``true`` or ``false``."""
+        value: bool = self._get(key, bool, "true or false", default)
+        return value
+
+    def vlan(self, key: str) -> int | None:
+        """A VLAN id; 0 for ``"none"``, None if there is nothing."""
+        expected = f'a VLAN id from 1 to {VLAN_MAX}, or "none" for frames without a tag'
+        if self._values.get(key) == "none":
+            self._known.append(key)
+            return 0
+        value: int | None = self._get(key, int, expected, None)
+        if value is not None and not 1 <= value <= VLAN_MAX:
+            self.found(key, _digits(value), expected)
+            return None
         return value
 
     def duration(self, key: str, default_ns: int, low_ns: int, high_ns: int) -> int:
@@ -163,9 +232,14 @@ class Table:
 
     def name(self, key: str, default: str) -> str:
         """A name that commands, logs and metrics can show."""
-        expected = "a name of 1 to 64 letters, digits and _ . : / @ -, with a letter or digit first"
-        text: str = self._get(key, str, expected, default)
-        if text is not default and not _NAME.fullmatch(text):
+        expected = (
+            f"a name of 1 to {NAME_MAX} letters, digits and _ . : / @ - [ ], with a letter, a "
+            "digit or [ first"
+        )
+        text: str | None = self._get(key, str, expected, None)
+        if text is None:
+            return default
+        if not _NAME.fullmatch(text):
             self.found(key, _quoted(text), expected)
             return default
         return text
@@ -185,9 +259,15 @@ class Table:
             self.found(key, _quoted(text), expected)
         return choices[default]
 
-    def endpoint(self, key: str, proto: int) -> Endpoint:
-        """Unicast IPv4 address and port; port 0 stands for one that was bad or missing."""
-        expected = "an IPv4 address and port, as 198.18.1.2:80"
+    def endpoint(
+        self,
+        key: str,
+        proto: int,
+        parse: Callable[[str, int], Endpoint] = parse_endpoint,
+        examples: str = EXAMPLES,
+    ) -> Endpoint:
+        """Unicast address and port; address 0 stands for one that was bad or missing."""
+        expected = f"an address and port, as {examples}"
         bad = Endpoint(0, 0, proto)
         text = self._get(key, str, expected, None)
         if text is None:
@@ -195,11 +275,11 @@ class Table:
                 self.found(key, "nothing", expected)
             return bad
         try:
-            endpoint = parse_endpoint(text, proto)
+            endpoint = parse(text, proto)
         except ValueError as error:
             self._problems.add((*self._where, key), str(error), expected)
             return bad
-        kind = _unusable(endpoint.addr)
+        kind = unusable(endpoint.addr)
         if kind:
             self.found(key, f"{text!r}, {kind}", "a unicast address that packets can be sent to")
             return bad
@@ -218,7 +298,7 @@ class Table:
             return default
         return low, high
 
-    def _get(self, key: str, kind: type, expected: str, default: Any) -> Any:
+    def _get(self, key: str, kind: type | tuple[type, ...], expected: str, default: Any) -> Any:
         self._known.append(key)
         value = self._values.get(key)
         if value is None:
@@ -253,19 +333,3 @@ def _digits(value: float) -> str:
     except ValueError:  # hexadecimal digits have no limit, decimal ones have
         return "a number of more than 4000 digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} digits)"
-
-
-def _unusable(addr: int) -> str:
-    """Why nobody can be reached at an address, or ""."""
-    address = ipaddress.IPv4Address(addr)
-    if addr == 0xFFFFFFFF:
-        return "the broadcast address"
-    if address.is_unspecified:
-        return "the unspecified address"
-    if address.is_loopback:
-        return "a loopback address"
-    if address.is_multicast:
-        return "a multicast address"
-    if addr >> 24 == 0 or addr >> 28 == 15:
-        return f"a reserved address ({format_addr(addr & 0xFF000000)}/8)"
-    return ""

@@ -13,65 +13,59 @@ reports that the binding was written, or that somebody else's was there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from .availability import Availability
 from .commands import (
     Command,
     LogDecision,
     Reinject,
-    SendProbe,
+    SetBackendDraining,
     SetBackendUp,
     WriteBinding,
 )
+from .companions import WAITS, Companions
+from .degrade_chain import DegradeChain
 from .engine_counters import engine_counters
+from .engine_settings import EngineSettings as EngineSettings
 from .events import (
+    BackendDrain,
     BackendPath,
     BackendState,
     BindingFailed,
     BindingTaken,
     BindingWritten,
+    Datagram,
     Event,
     FirstPacket,
     FlowClosed,
     FlowEstablished,
+    ProbeReplies,
     ProbeReply,
     ProbeSent,
     ReplyTupleTaken,
     XdpDecided,
 )
-from .flow import DecisionLog, Flow, FlowInput, FlowState, IllegalTransition, next_state, state_of
-from .hash_tables import HashTables
-from .model import NO_BACKEND, Backend, Decision, FlowKey, Mode, Reason, Service
-from .strategy import create
-from .strategy.base import BackendStats, Evidence, ProbeSettings, Sequencer, Step, Strategy
+from .flow import DecisionLog, Flow, FlowInput, FlowState, state_of
+from .flow_updates import FlowUpdates
+from .hash_tables import BuildTable, HashTables
+from .held import hold, is_udp, release
+from .model import NO_BACKEND, Decision, FlowKey, Forwarding, Mode, Reason, Service
+from .roster import Roster
+from .score_inputs import ScoreInputs
+from .strategy.base import BackendStats, Evidence, Sequencer, Step, Verdict
+from .strategy.control_arm import ControlArm
+from .strategy.probing import Draw, LoadOf, Servers, Shared, no_draw, no_load
 from .surroundings import UNFIT_AS, Surroundings
-
-MAX_LATENCY_NS = 0xFFFF_FFFF
-"""The kernel's entry has 32 bits for it."""
-
-SLOT_STEP = 397
-"""From a slot whose backend is ruled out to the next one to try: coprime to the number of
-slots, so that all of them are visited, and the same as in XDP (``DECIDE_SLOT_STEP``)."""
-
-_U32 = 0xFFFF_FFFF
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings(ProbeSettings):
-    """Limits of the engine, beside those of probing."""
-
-    decisions_kept: int = 10_000
-    max_open_decisions: int = 20_000
 
 
 class Engine:
     """One router's decisions. All backends count as down until a BackendState says up.
 
     ``sequence`` gives a probe's sequence number for (backend, probe port, nonce);
-    ``build_table`` gives the consistent-hash slots for the backends that are up. Raise
-    ValueError for a mode or a port range that cannot be used.
+    ``build_table`` gives a service's consistent-hash slots from its backends and the ids that
+    are up; ``draw`` gives random numbers, ``load_of`` what XDP knows of a backend's load.
+    Raise ValueError for a mode or a port range that cannot be used.
     """
 
     def __init__(
@@ -79,40 +73,35 @@ class Engine:
         services: Iterable[Service],
         settings: EngineSettings,
         sequence: Sequencer,
-        build_table: Callable[[Sequence[Backend]], tuple[int, ...]],
+        build_table: BuildTable,
+        draw: Draw = no_draw,
+        load_of: LoadOf = no_load,
     ) -> None:
-        self._services = {service.id: service for service in services}
         self._settings = settings
-        self._up: set[int] = set()
-        self._tables = HashTables(self._services.values(), self._up, build_table)
-        self._service_of: dict[int, Service] = {}
+        self.backends = Availability()
+        self._up = self.backends.usable
+        shared = Shared(Servers(settings), ScoreInputs(), draw, load_of)
+        self.roster = Roster(self._up, sequence, shared)
+        self.roster.apply(services, settings)
+        self._services = self.roster.services
+        self._service_of = self.roster.service_of
+        self._strategies = self.roster.strategies
+        self.tables = HashTables(self._services.values(), self._up, build_table)
+        self._chain = DegradeChain(self._up, self.tables)
         self._surroundings = Surroundings(self._services.values())
         self._open: dict[FlowKey, Flow] = {}
+        self._companions = Companions()
         self.decisions = DecisionLog(settings.decisions_kept)
-        self._strategies: dict[int, Strategy] = {}  # by service
-        self._all_strategies: list[Strategy] = []
-        self._by_endpoint: dict[tuple[int, int], Strategy] = {}
-        by_mode: dict[Mode, list[Service]] = {}
-        for service in self._services.values():
-            by_mode.setdefault(service.mode, []).append(service)
-            for backend in service.backends:
-                self._service_of[backend.id] = service
-        for mode, members in by_mode.items():
-            strategy = create(mode, members, self._up, settings, sequence)
-            self._all_strategies.append(strategy)
-            for service in members:
-                self._strategies[service.id] = strategy
-                for backend in service.backends:
-                    endpoint = backend.endpoint
-                    self._by_endpoint[endpoint.addr, endpoint.port] = strategy
+        self._control_arm = ControlArm(self._up, self.tables.find)
         self._counters = engine_counters()
+        self._updates = FlowUpdates(self.decisions, self._counters)
 
     # What others may look at
 
     @property
     def open_races(self) -> int:
         """Races that flows wait for."""
-        return sum(strategy.open_races for strategy in self._all_strategies)
+        return self.roster.open_races
 
     @property
     def open_decisions(self) -> int:
@@ -122,11 +111,7 @@ class Engine:
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all named totals since the start."""
-        merged = dict(self._counters)
-        for strategy in self._all_strategies:
-            for name, value in strategy.counters.items():
-                merged[name] = merged.get(name, 0) + value
-        return merged
+        return self.roster.add_counters(dict(self._counters))
 
     @property
     def up(self) -> frozenset[int]:
@@ -138,14 +123,10 @@ class Engine:
         """How many backends may be chosen."""
         return len(self._up)
 
-    def is_up(self, backend: int) -> bool:
-        """Whether a backend may be chosen."""
-        return backend in self._up
-
     @property
     def tables_waiting(self) -> int:
         """Consistent-hash tables that are older than the set of usable backends."""
-        return len(self._tables)
+        return len(self.tables)
 
     def flow_state(self, key: FlowKey) -> FlowState | None:
         """Where a flow is in its life; None if nothing is known of it (any more)."""
@@ -162,34 +143,42 @@ class Engine:
 
     # The three entries
 
-    def begin(self, up: Iterable[int]) -> None:
+    def begin(self, up: Iterable[int], draining: Iterable[int] = ()) -> None:
         """Take these backends for up, before ``start``; their flags are written by the caller."""
-        self._up.update(self._service_of.keys() & up)
+        known = self._service_of.keys()
+        self.backends.begin(known & up, known & draining)
+        for backend in self._up:
+            service = self._service_of[backend]
+            self._strategies[service.id].backend_state(service, backend, True)
 
     def start(self, carried: Collection[int] = ()) -> Iterator[Command]:
         """The commands that bring the kernel's maps to the engine's first state.
 
         ``carried``: services whose consistent-hash tables are there; they are made anew later.
         """
-        yield from self._tables.start(carried)
+        yield from self.tables.start(carried)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """What to do about an event. ``now_ns`` never goes back from call to call."""
         out: list[Command] = []
         if isinstance(event, FirstPacket):
             self._first_packet(event, now_ns, out)
+        elif isinstance(event, Datagram):
+            self._datagram(event, out)
         elif isinstance(event, BindingWritten):
             self._binding_written(event, now_ns, out)
         elif isinstance(event, ProbeSent):
             self._probe_sent(event, now_ns, out)
         elif isinstance(event, ProbeReply):
-            self._probe_reply(event, now_ns, out)
+            self._probe_replies((event,), now_ns, out)
+        elif isinstance(event, ProbeReplies):
+            self._probe_replies(event.answers, now_ns, out)
         elif isinstance(event, FlowEstablished):
-            self._flow_established(event)
+            out.extend(self._updates.established(event, self._open.get(event.key)))
         elif isinstance(event, FlowClosed):
-            self._flow_closed(event)
+            self._updates.closed(event)
         elif isinstance(event, XdpDecided):
-            self._xdp_decided(event, out)
+            self._xdp_decided(event, now_ns, out)
         elif isinstance(event, BindingTaken):
             self._binding_taken(event, now_ns, out)
         elif isinstance(event, ReplyTupleTaken):
@@ -204,16 +193,44 @@ class Engine:
 
     def deadline(self) -> int | None:
         """The instant at which ``expire`` has something to do; None: never, as things are."""
-        instants = [strategy.deadline() for strategy in self._all_strategies]
-        instants.append(self._tables.deadline())
+        instants = (self.roster.deadline(), self.tables.deadline())
         return min((instant for instant in instants if instant is not None), default=None)
 
     def expire(self, now_ns: int) -> list[Command]:
         """Do what is due by ``now_ns``; nothing if that is nothing."""
         out: list[Command] = []
-        for strategy in self._all_strategies:
+        for strategy in self.roster.all_strategies:
             self._follow(strategy.expire(now_ns), now_ns, out)
-        out.extend(self._tables.take(now_ns))
+        out.extend(self.tables.take(now_ns))
+        return out
+
+    def apply(
+        self, services: Iterable[Service], settings: EngineSettings, now_ns: int
+    ) -> list[Command]:
+        """Have these services and settings from now on; ids as ``identity`` gives them.
+
+        Open decisions of services that stay go on, without backends that depart; those of
+        others are let go. Backends that come count as down. Raise ValueError, and change nothing,
+        for a mode that is not available.
+        """
+        services = tuple(services)
+        departed = self.roster.departing(services)
+        for backend in departed.backends:
+            self.backends.forget(backend)
+        steps = self.roster.apply(services, settings)
+        self._control_arm.keep_only(self._service_of.keys())
+        self._settings = settings
+        self._surroundings.apply(services)
+        self._companions.forget(departed.services, departed.backends)
+        for key, flow in list(self._open.items()):
+            if flow.service.id in departed.services:
+                del self._open[key]
+                self._counters["datagrams_dropped"] += len(flow.held)
+            else:
+                flow.service = self._services[flow.service.id]
+        self.decisions.limit(settings.decisions_kept)
+        out: list[Command] = [*self.tables.apply(services), *self.tables.take(now_ns)]
+        self._follow(steps, now_ns, out)
         return out
 
     # Choosing
@@ -222,6 +239,8 @@ class Engine:
         self._counters["first_packets"] += 1
         if first.key in self._open:
             self._counters["first_packets_duplicate"] += 1
+            if is_udp(first.key):  # the kernel forgot that it held one: this is the next
+                self._datagram(first, out)
             return
         service = self._services.get(first.service)
         if service is None:
@@ -236,15 +255,57 @@ class Engine:
             flow = self._open[first.key] = Flow(first, service, Evidence(), unfit, excluded)
             self._degrade(flow, Reason.OVERLOAD, now_ns, out)
             return
-        evidence, steps = self._strategies[service.id].admit(service, first, now_ns, excluded)
-        flow = self._open[first.key] = Flow(first, service, evidence, unfit, excluded)
+        self._admit(Flow(first, service, Evidence(), unfit, excluded), now_ns, out)
+
+    def _admit(self, flow: Flow, now_ns: int, out: list[Command]) -> None:
+        first, service = flow.first, flow.service
+        self._open[first.key] = flow
+        if service.affinity_ns:
+            backend = self._companions.meet(flow, now_ns)
+            if backend == WAITS or self._joins(flow, backend, now_ns, out):
+                return
+        verdict = self._control_arm.decide(service, first, flow.excluded)
+        if verdict is not None:
+            self._follow((verdict,), now_ns, out)
+            return
+        flow.evidence, steps = self._strategies[service.id].admit(
+            service, first, now_ns, flow.excluded
+        )
         self._follow(steps, now_ns, out)
         if flow.mode is None:
             flow.apply(FlowInput.PROBE)
 
+    def _datagram(self, datagram: Datagram | FirstPacket, out: list[Command]) -> None:
+        flow = self._open.get(datagram.key)
+        if flow is None:
+            # Decided meanwhile: the first has left, and the program knows where this one goes.
+            out.append(Reinject(datagram))
+        elif hold(flow, datagram):
+            self._counters["datagrams_held"] += 1
+        else:
+            self._counters["datagrams_dropped"] += 1
+
+    def _joins(self, flow: Flow, backend: int | None, now_ns: int, out: list[Command]) -> bool:
+        """Whether the flow can go where another one of its source went."""
+        if backend is None:
+            return False
+        if backend not in self._up or backend in flow.excluded:
+            self._companions.leave(flow)
+            return False
+        self._choose(flow, backend, Mode.STICKY, Reason.AFFINITY, now_ns, out)
+        return True
+
+    def _settled(self, flow: Flow, backend: int, now_ns: int, out: list[Command]) -> None:
+        """The flow is decided, or let go: those of its source that waited go on."""
+        if not flow.service.affinity_ns:
+            return
+        for each in self._companions.settled(flow, backend, now_ns):
+            if self._open.get(each.first.key) is each:  # else XDP has decided it
+                self._admit(each, now_ns, out)
+
     def _follow(self, steps: Sequence[Step], now_ns: int, out: list[Command]) -> None:
         for step in steps:
-            if isinstance(step, SendProbe):
+            if not isinstance(step, Verdict):
                 out.append(step)
                 continue
             flow = self._open.get(step.first.key)
@@ -252,47 +313,14 @@ class Engine:
             if flow is None or flow.first is not step.first:
                 continue
             if step.backend != NO_BACKEND:
-                self._choose(flow, step.backend, Mode.RACE, step.reason, now_ns, out)
-            elif step.reason is Reason.ALL_REFUSED and flow.excluded <= flow.itself:
+                self._choose(flow, step.backend, step.mode, step.reason, now_ns, out)
+            elif step.reason is Reason.ALL_REFUSED and self._chain.is_refused(flow):
                 self._choose(flow, NO_BACKEND, Mode.REFUSED, step.reason, now_ns, out)
             else:
                 self._degrade(flow, step.reason, now_ns, out)
 
     def _degrade(self, flow: Flow, reason: Reason, now_ns: int, out: list[Command]) -> None:
-        """Configured fallback, else consistent hash, else refuse. XDP has the same order."""
-        fallback = flow.service.fallback
-        ruled_out = flow.evidence.refused
-        if fallback in self._up and fallback not in ruled_out and fallback not in flow.excluded:
-            self._choose(flow, fallback, Mode.FALLBACK, reason, now_ns, out)
-            return
-        backend = self._hashed(flow)
-        if backend != NO_BACKEND:
-            self._choose(flow, backend, Mode.HASH, reason, now_ns, out)
-            return
-        self._choose(flow, NO_BACKEND, Mode.REFUSED, Reason.NO_CANDIDATE, now_ns, out)
-
-    def _hashed(self, flow: Flow) -> int:
-        """The flow's hash slot, or the next one whose backend is not ruled out."""
-        ruled_out = flow.evidence.refused.union(flow.tried, flow.excluded)
-        backend = self._slot(flow, ruled_out)
-        if backend == NO_BACKEND and flow.excluded:
-            # Those beside the client are better than nobody.
-            backend = self._slot(flow, flow.evidence.refused.union(flow.tried, flow.itself))
-        return backend
-
-    def _slot(self, flow: Flow, ruled_out: AbstractSet[int]) -> int:
-        if not any(
-            each.id in self._up and each.id not in ruled_out for each in flow.service.backends
-        ):
-            return NO_BACKEND
-        slots = self._tables.slots(flow.service.id)
-        slot = flow_hash(flow.first.key)
-        for _ in slots:
-            backend = slots[slot % len(slots)]
-            if backend not in ruled_out:
-                return backend
-            slot += SLOT_STEP
-        return NO_BACKEND
+        self._choose(flow, *self._chain.choice(flow, reason), now_ns, out)
 
     def _choose(
         self,
@@ -305,7 +333,7 @@ class Engine:
     ) -> None:
         flow.choose(backend, mode, reason, now_ns)
         first = flow.first
-        latency_ns = min(max(now_ns - first.seen_ns, 0), MAX_LATENCY_NS)
+        latency_ns = max(now_ns - first.seen_ns, 0)
         out.append(WriteBinding(first, backend, mode, reason, latency_ns, flow.take_over))
 
     # What became of the choice
@@ -338,11 +366,14 @@ class Engine:
     def _finish(self, flow: Flow, now_ns: int, out: list[Command]) -> None:
         decision = flow.settle()
         decision.reinjected_ns = now_ns
-        out.append(Reinject(flow.first))
+        out.extend(release(flow))
         self._keep(decision, out)
+        self._settled(flow, decision.backend, now_ns, out)
 
     def _keep(self, decision: Decision, out: list[Command]) -> None:
         self._counters[_COUNTED_AS[decision.mode]] += 1
+        if decision.mode is Mode.SNAPSHOT:
+            decision.snapshot = self.roster.snapshot(decision.service)
         self.decisions.add(decision)
         out.append(LogDecision(decision))
 
@@ -353,21 +384,15 @@ class Engine:
             return
         self._counters["binding_tuple_taken"] += 1
         flow.meet_taken_tuple()
-        choice = None if flow.take_over else self._free_candidate(flow)
+        choice = None if flow.take_over else self._chain.another(flow)
         if choice is None:
             # Second best: a backend that has just had this tuple may be in TIME_WAIT.
             flow.take_over = True
+            if flow.service.forwarding is Forwarding.FULLNAT:
+                flow.taken = []  # a port that is in use, or rests, is nobody else's
             usable = [each for each in flow.taken if each[0] in self._up]
             choice, flow.taken = (usable[0] if usable else _NOBODY), usable[1:]
         self._choose(flow, *choice, now_ns, out)
-
-    def _free_candidate(self, flow: Flow) -> tuple[int, Mode, Reason] | None:
-        """Who answered, in order, then the rest by hash; None: all of them were tried."""
-        for backend in flow.evidence.answered:
-            if backend in self._up and backend not in flow.tried:
-                return backend, Mode.RACE, Reason.TUPLE_TAKEN
-        backend = self._hashed(flow)
-        return None if backend == NO_BACKEND else (backend, Mode.HASH, Reason.TUPLE_TAKEN)
 
     def _binding_failed(self, event: BindingFailed, now_ns: int, out: list[Command]) -> None:
         flow = self._answered(event.key)
@@ -375,18 +400,23 @@ class Engine:
             return
         self._counters["binding_failed"] += 1
         # The frame is let go: XDP decides when the client retransmits.
+        self._counters["datagrams_dropped"] += len(flow.held)
         decision = flow.settle()
         decision.error = event.error
         decision.closed_ns = now_ns
         self.decisions.add(decision)
         out.append(LogDecision(decision))
+        self._settled(flow, NO_BACKEND, now_ns, out)
 
-    def _xdp_decided(self, event: XdpDecided, out: list[Command]) -> None:
+    def _xdp_decided(self, event: XdpDecided, now_ns: int, out: list[Command]) -> None:
         flow = self._open.pop(event.key, None)
         if flow is not None:
-            # Its retransmit was forwarded by XDP: nothing to write, nothing to send.
+            # Its retransmit was forwarded by XDP: nothing to write, nothing to send. But a
+            # datagram that is held is like no other.
             flow.choose(event.backend, event.mode, event.reason, event.decided_ns)
             decision = flow.settle()
+            if is_udp(event.key):
+                out.extend(release(flow))
         else:
             known = self.decisions.newest(event.key)
             if known is not None and known.seen_ns == event.seen_ns and not known.error:
@@ -405,6 +435,8 @@ class Engine:
             )
         self._counters["decided_by_xdp"] += 1
         self._keep(decision, out)
+        if flow is not None:
+            self._settled(flow, decision.backend, now_ns, out)
 
     # Probes
 
@@ -415,79 +447,39 @@ class Engine:
             return
         self._follow(self._strategies[service.id].probe_sent(event, now_ns), now_ns, out)
 
-    def _probe_reply(self, event: ProbeReply, now_ns: int, out: list[Command]) -> None:
-        strategy = self._by_endpoint.get((event.backend_addr, event.backend_port))
-        if strategy is None:
-            self._counters["probe_answers_unknown_backend"] += 1
-            return
-        self._follow(strategy.probe_reply(event, now_ns), now_ns, out)
-
-    # What becomes of the flow
-
-    def _flow_established(self, event: FlowEstablished) -> None:
-        flow = self._open.get(event.key)
-        decision = self.decisions.newest(event.key)
-        if (
-            decision is None
-            or decision.backend != event.backend
-            or (flow is not None and event.established_ns >= flow.first.seen_ns)
-        ):
-            # Older than what is kept; or XDP's decision, whose event was lost: the write that
-            # is still to come will find it.
-            self._counters["flow_updates_unmatched"] += 1
-            return
-        if self._moves(decision, FlowInput.STREAM):
-            decision.established_ns = event.established_ns
-            decision.synack_us = event.synack_us
-            decision.fppl_ns = event.fppl_ns
-
-    def _flow_closed(self, event: FlowClosed) -> None:
-        decision = self.decisions.newest(event.key)
-        if decision is None or event.closed_ns < decision.seen_ns:
-            self._counters["flow_updates_unmatched"] += 1
-            return
-        if self._moves(decision, FlowInput.CLOSE):
-            decision.first_data_us = event.first_data_us
-            decision.closed_ns = event.closed_ns
-
-    def _moves(self, decision: Decision, given: FlowInput) -> bool:
-        try:
-            next_state(state_of(decision), given)
-        except IllegalTransition:
-            self._counters["flow_updates_illegal"] += 1
-            return False
-        return True
+    def _probe_replies(
+        self, answers: Sequence[ProbeReply], now_ns: int, out: list[Command]
+    ) -> None:
+        shares, unknown = self.roster.share_out(answers)
+        self._counters["probe_answers_unknown_backend"] += unknown
+        for strategy, its in shares.items():
+            self._follow(strategy.probe_replies(its, now_ns), now_ns, out)
 
     # Backends
 
-    def _backend_state(self, event: BackendState, now_ns: int, out: list[Command]) -> None:
+    def _backend_state(
+        self, event: BackendState | BackendDrain, now_ns: int, out: list[Command]
+    ) -> None:
         service = self._service_of.get(event.backend)
         if service is None:
             self._counters["backend_unknown"] += 1
             return
-        if event.up is (event.backend in self._up):
-            return
-        self._counters["backend_changes"] += 1
-        if event.up:
-            self._up.add(event.backend)
+        before = event.backend in self._up
+        if isinstance(event, BackendDrain):
+            if not self.backends.drain(event.backend, event.draining):
+                return
+            out.append(SetBackendDraining(event.backend, event.draining))
         else:
-            self._up.remove(event.backend)
-        self._strategies[service.id].backend_state(service, event.backend, event.up)
-        self._tables.changed(service.id)
-        out.append(SetBackendUp(event.backend, event.up))
-        out.extend(self._tables.take(now_ns))
+            if not self.backends.reach(event.backend, event.up):
+                return
+            self._counters["backend_changes"] += 1
+            out.append(SetBackendUp(event.backend, event.up))
+        usable = event.backend in self._up
+        if usable is not before:
+            self._strategies[service.id].backend_state(service, event.backend, usable)
+            self.tables.changed(service.id)
+            out.extend(self.tables.take(now_ns))
 
 
 _NOBODY = (NO_BACKEND, Mode.REFUSED, Reason.TUPLE_TAKEN)
 _COUNTED_AS = {mode: f"decided_{mode.name.lower()}" for mode in Mode}
-
-
-def flow_hash(key: FlowKey) -> int:
-    """A five-tuple's 32-bit hash, as XDP computes it: both find the same slot for a flow."""
-    mixed = key.client_addr * 0x9E37_79B1 & _U32
-    mixed ^= mixed >> 15
-    mixed += key.client_port << 16 | key.service_port
-    mixed = mixed * 0x85EB_CA6B & _U32
-    mixed ^= mixed >> 13
-    mixed = (mixed + key.service_addr) * 0xC2B2_AE35 & _U32
-    return mixed ^ (mixed >> 16)

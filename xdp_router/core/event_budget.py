@@ -57,8 +57,12 @@ class EventShares:
         """``online``: CPUs that run, of numbers below ``possible``. ``rate``: events a second."""
         self._online = frozenset(online)
         self._arrivals = [0.0] * possible
-        self._calm = max(1.0, rate * _CALM) / len(self._online)
+        self.change(rate)
         self._before: Sequence[int] | None = None
+
+    def change(self, rate: int) -> None:
+        """``rate`` events a second from now on."""
+        self._calm = max(1.0, rate * _CALM) / len(self._online)
 
     def begin(self, asked: Sequence[int]) -> None:
         """Count from here on. ``asked``: how often each CPU has wanted a token so far."""

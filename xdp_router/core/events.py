@@ -23,8 +23,22 @@ class FirstPacket:
 
 
 @dataclass(frozen=True, slots=True)
+class Datagram:
+    """XDP holds one more datagram of a flow whose first packet is held, or has just left."""
+
+    key: FlowKey
+    service: int
+    ifindex: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """A verified answer to a probe, time-stamped by XDP."""
+    """An answer to a probe, time-stamped by XDP.
+
+    ``backend_port`` and ``probe_port`` are, with ICMP, 0 and the echo identifier. ``seq`` is
+    verified; a datagram has none, but ``payload``, its first bytes, for others to judge.
+    """
 
     backend_addr: int
     backend_port: int
@@ -32,6 +46,15 @@ class ProbeReply:
     seq: int
     answer: ProbeAnswer
     received_ns: int
+    proto: int = 6
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReplies:
+    """Answers that were there at one moment, in the order in which they came."""
+
+    answers: tuple[ProbeReply, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +145,14 @@ class BackendState:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendDrain:
+    """A backend is to get no new flows (``draining``), or some again; those it has go on."""
+
+    backend: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BackendPath:
     """A backend is reached by ``ifindex``, and answers hosts of ``subnets`` directly.
 
@@ -136,7 +167,9 @@ class BackendPath:
 
 Event = (
     FirstPacket
+    | Datagram
     | ProbeReply
+    | ProbeReplies
     | ProbeSent
     | BindingWritten
     | BindingTaken
@@ -146,5 +179,6 @@ Event = (
     | XdpDecided
     | FlowClosed
     | BackendState
+    | BackendDrain
     | BackendPath
 )

@@ -24,7 +24,8 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 
-from .events import FirstPacket
+from .address import PROTOCOLS
+from .events import Datagram, FirstPacket
 from .model import NO_BACKEND, Decision, FlowKey, Mode, Reason, Service, Unfit
 from .strategy.base import Evidence
 
@@ -80,6 +81,8 @@ _DECIDED_AS = {
     Mode.RACE: FlowInput.BIND,
     Mode.SNAPSHOT: FlowInput.BIND,
     Mode.INLINE: FlowInput.BIND,
+    Mode.STICKY: FlowInput.BIND,
+    Mode.ROUND_ROBIN: FlowInput.BIND,
     Mode.FALLBACK: FlowInput.FALL_BACK,
     Mode.HASH: FlowInput.FALL_BACK,
 }
@@ -126,6 +129,7 @@ class Flow:
         "evidence",
         "excluded",
         "first",
+        "held",
         "mode",
         "reason",
         "service",
@@ -159,6 +163,8 @@ class Flow:
         """Unfit backends that are passed over as long as there is another one."""
         self.take_over = False
         """Nobody's tuple is free: those of flows that are over may be had."""
+        self.held: list[Datagram | FirstPacket] = []
+        """Datagrams behind the first, see :mod:`.held`."""
         self.taken: list[tuple[int, Mode, Reason]] = []
         """The choices that met them, in order; while taking over, those that are left."""
 
@@ -222,7 +228,7 @@ class DecisionLog:
         self._limit = limit
         self._kept: deque[Decision] = deque()
         self._newest: dict[FlowKey, Decision] = {}
-        self._by_client: dict[tuple[int, int], Decision] = {}
+        self._by_client: dict[tuple[int, int, int], Decision] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -231,17 +237,25 @@ class DecisionLog:
         """Newest first."""
         return reversed(self._kept)
 
+    def limit(self, limit: int) -> None:
+        """Keep so many from now on."""
+        self._limit = limit
+        self._forget_oldest()
+
     def add(self, decision: Decision) -> None:
         """Keep a decision; the oldest one goes if there are too many."""
         self._kept.append(decision)
         key = decision.key
         self._newest[key] = decision
-        self._by_client[key.client_addr, key.client_port] = decision
-        if len(self._kept) > self._limit:
+        self._by_client[key.client_addr, key.client_port, key.proto] = decision
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while len(self._kept) > self._limit:
             oldest = self._kept.popleft()
             if self._newest[oldest.key] is oldest:
                 del self._newest[oldest.key]
-            client = oldest.key.client_addr, oldest.key.client_port
+            client = oldest.key.client_addr, oldest.key.client_port, oldest.key.proto
             if self._by_client[client] is oldest:
                 del self._by_client[client]
 
@@ -249,6 +263,12 @@ class DecisionLog:
         """The newest decision of a five-tuple."""
         return self._newest.get(key)
 
-    def newest_of_client(self, addr: int, port: int) -> Decision | None:
-        """The newest decision of a client's address and port, whatever the service."""
-        return self._by_client.get((addr, port))
+    def newest_of_client(self, addr: int, port: int, proto: int = 0) -> Decision | None:
+        """The newest decision of a client's address and port, whatever the service.
+
+        ``proto`` 0: and whatever the protocol.
+        """
+        protocols = (proto,) if proto else PROTOCOLS.values()
+        found = [self._by_client.get((addr, port, each)) for each in protocols]
+        known = [decision for decision in found if decision is not None]
+        return max(known, key=lambda decision: decision.decided_ns, default=None)

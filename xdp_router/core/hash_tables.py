@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which services' consistent-hash tables have to be published, and when.
 
-A table takes half a millisecond to make, and one host that goes may change 10,000 of them. So
-changes wait their turn: a few at once, then one every ``INTERVAL_NS``. XDP never takes a
+A table takes from a fraction of a millisecond to a few to make, and one host that goes may change
+10,000 of them. So changes wait their turn: a few at once, then one every ``INTERVAL_NS``, or
+later, if it is much work. XDP never takes a
 backend that is flagged down, but it looks at three slots only, then it refuses the flow. So a
 table in which many are down, or all, goes before the others.
 """
@@ -13,15 +14,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from .commands import PublishHashTable
-from .model import Backend, Service
+from .model import NO_BACKEND, Backend, Service
+from .selection import table_work
 
 INTERVAL_NS = 2_000_000
 AT_ONCE = 4
-"""Tables of one step, less than 2 ms of work."""
+"""Tables that leave at once, at most."""
+NS_PER_WORK = 800
+"""How much later the next table leaves for each piece of work (``table_work``): about three times
+what that costs, so that tables have no more than a third of the loop's time."""
+STEP_WORK = AT_ONCE * INTERVAL_NS // NS_PER_WORK
+"""Work that is done at once, at most, unless one table alone is more: 10,000, or 3 ms."""
 KEPT = 256
 """Tables that are remembered for the daemon's own choices by hash."""
 
 Slots = tuple[int, ...]
+SLOT_STEP = 397
+"""From a slot whose backend is ruled out to the next one to try: coprime to the number of
+slots, so that all of them are visited, and the same as in XDP (``DECIDE_SLOT_STEP``)."""
+
+BuildTable = Callable[[Sequence[Backend], AbstractSet[int]], Slots]
+"""(all backends of a service, ids of those that are up) -> its slots."""
 
 
 class HashTables:
@@ -31,7 +44,7 @@ class HashTables:
         self,
         services: Iterable[Service],
         up: AbstractSet[int],
-        build: Callable[[Sequence[Backend]], Slots],
+        build: BuildTable,
     ) -> None:
         self._services = {service.id: service for service in services}
         self._up = up
@@ -41,7 +54,7 @@ class HashTables:
         self._waiting: dict[int, None] = {}
         self._urgent: dict[int, None] = {}
         self._due_ns = 0
-        """When the table after AT_ONCE idle intervals may leave."""
+        """When all that has left is paid for, in time."""
 
     def __len__(self) -> int:
         """Tables that wait."""
@@ -53,8 +66,18 @@ class HashTables:
         if made is None:
             if len(self._made) >= KEPT:
                 del self._made[next(iter(self._made))]
-            made = self._made[service] = self._build(self._usable(service))
+            made = self._made[service] = self._build(self._services[service].backends, self._up)
         return made
+
+    def find(self, service: Service, slot: int, ruled_out: AbstractSet[int]) -> int:
+        """Whose the slot is, or the next one of somebody who is not ruled out; NO_BACKEND."""
+        slots = self.slots(service.id)
+        for _ in slots:
+            backend = slots[slot % len(slots)]
+            if backend not in ruled_out:
+                return backend
+            slot += SLOT_STEP
+        return NO_BACKEND
 
     def changed(self, service: int) -> None:
         """Some backend of the service has come or gone."""
@@ -66,21 +89,46 @@ class HashTables:
         urgent = not named or 4 * usable < 3 * len(named)
         (self._urgent if urgent else self._waiting)[service] = None
 
+    def apply(self, services: Iterable[Service]) -> list[PublishHashTable]:
+        """Have these services from now on. Tables of new ones are made at once: what is there
+        may be another one's. Those of others follow, each in its turn.
+        """
+        before, self._services = self._services, {service.id: service for service in services}
+        for gone in before.keys() - self._services.keys():
+            for each in (self._made, self._published, self._waiting, self._urgent):
+                each.pop(gone, None)
+        for number, service in self._services.items():
+            if number in before and _shares(service) != _shares(before[number]):
+                self.changed(number)
+        return [self._publish(each) for each in sorted(self._services.keys() - before.keys())]
+
+    def named(self) -> set[int]:
+        """Ids of all backends that some table names."""
+        return {backend for named in self._published.values() for backend in named}
+
     def deadline(self) -> int | None:
         """When ``take`` has something to give; None: nothing waits."""
-        return self._due_ns - AT_ONCE * INTERVAL_NS + INTERVAL_NS if len(self) else None
+        queue = self._urgent or self._waiting
+        return self._turn_of(next(iter(queue))) if queue else None
+
+    def _cost_ns(self, service: int) -> int:
+        work = table_work(self._services[service].backends, self._up)
+        return max(INTERVAL_NS, work * NS_PER_WORK)
+
+    def _turn_of(self, service: int) -> int:
+        """When a service's table may leave: when it has room beside those that have just left,
+        or when nobody did."""
+        return self._due_ns + min(0, self._cost_ns(service) - AT_ONCE * INTERVAL_NS)
 
     def take(self, now_ns: int) -> list[PublishHashTable]:
         """The tables whose turn it is."""
         out: list[PublishHashTable] = []
-        while len(out) < AT_ONCE:
-            queue = self._urgent or self._waiting
-            due_ns = self.deadline()
-            if due_ns is None or due_ns > now_ns:
-                break
+        while queue := self._urgent or self._waiting:
             service = next(iter(queue))
+            if self._turn_of(service) > now_ns:
+                break
             del queue[service]
-            self._due_ns = max(self._due_ns, now_ns) + INTERVAL_NS
+            self._due_ns = max(self._due_ns, now_ns) + self._cost_ns(service)
             out.append(self._publish(service))
         return out
 
@@ -98,3 +146,8 @@ class HashTables:
 
     def _usable(self, service: int) -> list[Backend]:
         return [each for each in self._services[service].backends if each.id in self._up]
+
+
+def _shares(service: Service) -> set[tuple[int, int]]:
+    """What a table is made of, beside who is up."""
+    return {(backend.id, backend.weight) for backend in service.backends}

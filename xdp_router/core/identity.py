@@ -7,12 +7,14 @@ that flows still use goes to nobody else, and what is new gets a free one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .config import RouterConfig
+from .config_wide import entries_of
 from .errors import XdpRouterError
-from .model import NO_BACKEND, Endpoint, Service
+from .model import NO_BACKEND, ONE_SIDED, Endpoint, Forwarding, Service
 
 
 class DoesNotFit(XdpRouterError):
@@ -23,13 +25,20 @@ class DoesNotFit(XdpRouterError):
 class Known:
     """What the maps hold. ``services``: id by address; ``backends``: (service id, address) by id.
 
-    ``service_room`` and ``backend_room``: how many ids there can be.
+    ``service_room`` and ``backend_room``: how many ids there can be. ``entry_room``: how many
+    places services have, with what they leave out, and ICMP echo of their addresses.
     """
 
     services: Mapping[Endpoint, int]
     backends: Mapping[int, tuple[int, Endpoint]]
     service_room: int
     backend_room: int
+    methods: Mapping[int, Forwarding] = field(default_factory=dict)
+    """How flows of a backend reach it, by id; NAT if it is not there."""
+    entry_room: int = sys.maxsize
+    plane: str = "the data plane that was found"
+    mend: str = "xdp-routerd detach the interfaces first, which ends their connections"
+    """Whose room it is, and how there is more of it: for messages."""
 
 
 def vanished(config: RouterConfig, known: Known) -> frozenset[int]:
@@ -45,6 +54,13 @@ def renumber(config: RouterConfig, known: Known, in_use: Collection[int]) -> Rou
     before those that become free: for a moment old hash tables may name these. Raises
     DoesNotFit.
     """
+    entries = entries_of(config.services)
+    if entries > known.entry_room:
+        raise DoesNotFit(
+            f"{known.plane} has room for {known.entry_room} addresses of services, "
+            f"except_ports and icmp_echo included, and the configuration has {entries}: "
+            f"{known.mend}"
+        )
     kept = _kept_backends(config, known)
     kept_services = {
         each.endpoint: known.services[each.endpoint]
@@ -52,16 +68,18 @@ def renumber(config: RouterConfig, known: Known, in_use: Collection[int]) -> Rou
         if each.endpoint in known.services
     }
     service_ids = _free_ids(
-        taken={*kept_services.values(), *(known.backends[each][0] for each in in_use)},
-        later=known.services.values(),
-        room=known.service_room,
-        what="services",
+        {*kept_services.values(), *(known.backends[each][0] for each in in_use)},
+        known.services.values(),
+        known.service_room,
+        "services",
+        known,
     )
     backend_ids = _free_ids(
-        taken={*kept.values(), *in_use},
-        later=known.backends,
-        room=known.backend_room,
-        what="backends",
+        {*kept.values(), *in_use},
+        known.backends,
+        known.backend_room,
+        "backends",
+        known,
     )
     services = []
     for service in config.services:
@@ -101,21 +119,30 @@ def _kept_backends(config: RouterConfig, known: Known) -> dict[tuple[Endpoint, E
         if service in address
     }
     wanted = {
-        (service.endpoint, backend.endpoint)
+        (service.endpoint, backend.endpoint): _way(service.forwarding)
         for service in config.services
         for backend in service.backends
     }
-    return {pair: number for pair, number in by_addresses.items() if pair in wanted}
+    # Its flows go on the way that they have begun: by another method it is another backend.
+    return {
+        pair: number
+        for pair, number in by_addresses.items()
+        if pair in wanted and wanted[pair] is _way(known.methods.get(number, Forwarding.NAT))
+    }
+
+
+def _way(method: Forwarding) -> Forwarding:
+    """What of a method a backend's entry says; how packets are rewritten is said by the flow's."""
+    return method if method in ONE_SIDED else Forwarding.NAT
 
 
 def _free_ids(
-    taken: Collection[int], later: Collection[int], room: int, what: str
+    taken: Collection[int], later: Collection[int], room: int, what: str, known: Known
 ) -> Iterator[int]:
     used = {*taken, *later}
     yield from (number for number in range(room) if number not in used)
     yield from (number for number in range(room) if number in used and number not in taken)
     raise DoesNotFit(
-        f"the data plane that was found has room for {room} {what}, those with open connections "
-        "that are not configured any more included, and the configuration needs more: "
-        "xdp-routerd detach the interfaces first, which ends their connections"
+        f"{known.plane} has room for {room} {what}, those with open connections "
+        f"that are not configured any more included, and the configuration needs more: {known.mend}"
     )

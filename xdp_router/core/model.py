@@ -19,6 +19,8 @@ class Mode(enum.IntEnum):
     FALLBACK = 3
     HASH = 4
     REFUSED = 5
+    STICKY = 6
+    ROUND_ROBIN = 7
 
 
 class Reason(enum.IntEnum):
@@ -40,6 +42,16 @@ class Reason(enum.IntEnum):
     OVERLOAD = 13
     TABLE_FULL = 14
     BACKLOG = 15
+    AFFINITY = 16
+    CONNECTION_ID = 17
+    TIE = 18
+    DATAGRAMS = 19
+    STATELESS = 20
+    STICKY_LOST = 21
+    SNAPSHOT = 22
+    SNAPSHOT_STALE = 23
+    INLINE = 24
+    CONTROL_ARM = 25
 
 
 class Unfit(enum.IntEnum):
@@ -50,18 +62,76 @@ class Unfit(enum.IntEnum):
 
 
 class ProbeAnswer(enum.IntEnum):
-    """What came back for a probe (``enum xr_probe_answer``); LOST never came from XDP."""
+    """What came back for a probe (``enum xr_probe_answer``).
+
+    LOST never came from XDP, nor do CONNECTED and HTTP, which are the kernel's connections. STUN
+    and UNEXPECTED are what a DATAGRAM, looked at, may be.
+    """
 
     LOST = 0
     SYNACK = 1
     RST = 2
     UNREACHABLE = 3
+    ECHO = 4
+    DATAGRAM = 5
+    STUN = 6
+    CONNECTED = 8
+    HTTP = 9
+    UNEXPECTED = 7
+    """From the right place, but not what a live server says: it neither wins nor refuses."""
+
+
+class ProbeKind(enum.Enum):
+    """What backends are asked with."""
+
+    SYN = "syn"
+    ICMP = "icmp"
+    STUN = "stun"
+    UDP = "udp"
+    CONNECT = "tcp-connect"
+    HTTP = "http"
+
+
+CONNECTIONS = frozenset({ProbeKind.CONNECT, ProbeKind.HTTP})
+"""Kinds whose probes are connections of the kernel's, which XDP has no part in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How a backend is probed. ``port`` 0 is the backend's own.
+
+    ``payload`` is what a datagram of kind UDP carries, ``answer`` what its answer begins with.
+    ``path``, ``host`` (empty: the probed address) and ``status``, the first and the last that is
+    good, are of kind HTTP.
+    """
+
+    kind: ProbeKind = ProbeKind.SYN
+    port: int = 0
+    payload: bytes = b""
+    answer: bytes = b""
+    path: str = "/"
+    host: str = ""
+    status: tuple[int, int] = (200, 399)
+
+    @property
+    def name(self) -> str:
+        """How the configuration calls it."""
+        if not self.port:
+            return self.kind.value
+        return f"{'tcp' if self.kind is ProbeKind.SYN else self.kind.value}:{self.port}"
 
 
 class Forwarding(enum.IntEnum):
     """How packets of a bound flow reach the backend (``enum xr_forwarding``)."""
 
     NAT = 0
+    FULLNAT = 1
+    DSR = 2
+    IPIP = 3
+
+
+ONE_SIDED = frozenset({Forwarding.DSR, Forwarding.IPIP})
+"""Methods that leave the tuple as it is: replies go from the backend to the client directly."""
 
 
 class Orphans(enum.IntEnum):
@@ -83,11 +153,17 @@ class KernelHandoff(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address (IPv4 as a host-order integer), port and IP protocol number."""
+    """Address as a host-order integer (below 2**32: IPv4), port and IP protocol number.
+
+    ``ranged``: a service's, of the ports from ``port`` to ``last``; from 0 on they are all.
+    A backend's port may be 0: it takes the ports that its service is asked by.
+    """
 
     addr: int
     port: int
     proto: int = 6
+    ranged: bool = False
+    last: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +186,29 @@ class Backend:
     endpoint: Endpoint
     service: int
     weight: int = 1
+    probe: Probe = Probe()
+    forwarding: Forwarding = Forwarding.NAT  # that of its service
+    vlan: int | None = None
+    """Its frames' VLAN id, 0: they have no tag; None: frames keep what they came with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePrefix:
+    """What a service says of the sources in a prefix of its own address family."""
+
+    network: int
+    length: int
+    denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWeights:
+    """How much each term of a score counts; they add up to 1. See :mod:`.score`."""
+
+    rtt: float = 0.4
+    ttft: float = 0.2
+    cache: float = 0.2
+    queue: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +225,23 @@ class Service:
     deadline_ns: int = 50_000_000
     orphans: Orphans = Orphans.RESET
     event_rate: int = 50_000  # first-packet events per second that XDP may raise
+    quic: bool = False  # of UDP: a client that changes its port keeps its backend
+    except_ports: tuple[tuple[int, int], ...] = ()  # of a ranged one: first and last, not its own
+    affinity_ns: int = 0  # flows of one source go together; 0: each goes its own way
+    max_connections: int = 0  # established ones; 0: no limit
+    sources: tuple[SourcePrefix, ...] = ()
+    allowed_only: bool = False  # who is in none of the prefixes is denied
+    tunnel_source: int = 0  # ipip: of the outer header; 0: our address on the way to the backend
+    tunnel_bits: int = 0  # so many of its low bits differ from flow to flow
+    icmp_echo: bool = False  # pings to its address are answered
+    stateless: bool = False  # over budget, flows are forwarded without an entry
+    candidates: int = 0  # so many, at random, take part in a race; 0: all of them
+    probe_interval_ns: int = 10_000_000  # of the snapshot's probes
+    snapshot_age_ns: int = 100_000_000  # pick tables that are older are not used
+    score: ScoreWeights = ScoreWeights()
+    score_age_ns: int = 10_000_000_000  # what was told of a backend holds for so long
+    control_arm: int = 0  # percent of new flows that are not decided by the mode, but ...
+    control_arm_by: Mode = Mode.ROUND_ROBIN  # ... in turns, or by HASH
 
 
 @dataclass(slots=True)
@@ -136,11 +252,37 @@ class ProbeRecord:
     sent_ns: int
     answer: ProbeAnswer = ProbeAnswer.LOST
     answered_ns: int = 0
+    tied: bool = False
+    """It was as fast as others when the race was decided: their weights decided."""
 
     @property
     def rtt_ns(self) -> int:
         """Round-trip time; 0 while the answer or the send time is not known."""
         return self.answered_ns - self.sent_ns if self.answered_ns and self.sent_ns else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One backend's part in a snapshot: what its share was made of. None: not measured."""
+
+    backend: int
+    slots: int
+    score: float
+    rtt_ns: int | None = None
+    ttft_ns: int | None = None
+    cache: float | None = None
+    queue: float | None = None
+    rtt_term: float | None = None
+    ttft_term: float | None = None
+    queue_term: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a pick table was made of: every backend of the service that could be chosen."""
+
+    made_ns: int
+    scored: tuple[Scored, ...] = ()
 
 
 @dataclass(slots=True)
@@ -169,3 +311,5 @@ class Decision:
     error: str = ""
     unfit: tuple[tuple[int, Unfit], ...] = ()
     """Backends that are unfit for this client: passed over, or the last resort."""
+    snapshot: Snapshot | None = None
+    """What it was decided by, if not by a race: the newest one that was published."""

@@ -26,6 +26,12 @@ class TokenBucket:
         self._credit = self._capacity
         self._last_ns = now_ns
 
+    def change(self, rate_per_s: int, burst: int) -> None:
+        """Other limits from now on; what has been saved up stays, as far as ``burst`` goes."""
+        self._rate = rate_per_s
+        self._capacity = burst * NS_PER_S
+        self._credit = min(self._credit, self._capacity)
+
     def _refill(self, now_ns: int) -> None:
         # An instant before the last one (events of two CPUs) earns nothing and costs nothing.
         if now_ns > self._last_ns:

@@ -7,6 +7,11 @@ follows is echoed.
 
 ``http`` is a small HTTP/1.1: GET answers 200 with the backend's name and a newline, and
 ``/bytes/N`` with N bytes; connections are kept alive. Each answer names the backend in X-Backend.
+
+``hash`` (TCP and UDP), ``stun`` (UDP), ``quic`` (UDP) and ``iperf3`` are told of in
+``hash_server``, ``stun_server``, ``quic_server`` and ``iperf_server``.
+
+All listen on every address of the namespace, IPv4 and IPv6, and answer from the one that was asked.
 """
 
 from __future__ import annotations
@@ -18,7 +23,16 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from typing import get_args
 
+from .hash_server import HashDatagrams, HashStream
+from .iperf_server import become_iperf
+from .spec import Kind
+from .stun_server import StunDatagrams
+from .udp_endpoint import UdpEndpoint
+
+KINDS = get_args(Kind)
 BACKLOG = 4096
 WHO = b"WHO\n"
 _HEAD_MAX = 16384
@@ -138,29 +152,66 @@ class Http(_Server):
             self._transport.close()
 
 
+Server = asyncio.Server | UdpEndpoint
+
+
+async def _tcp(protocol: Callable[[], asyncio.Protocol], port: int) -> Server:
+    # create_server sets SO_REUSEADDR, so a killed backend can be started again at once.
+    hosts = ["0.0.0.0", "::"] if _has_ipv6() else "0.0.0.0"
+    return await asyncio.get_running_loop().create_server(protocol, hosts, port, backlog=BACKLOG)
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+    except OSError:
+        return False
+    return True
+
+
+def _quic(name: str) -> asyncio.DatagramProtocol:
+    try:
+        from . import quic_server
+    except ImportError as error:
+        raise SystemExit(f"kind quic needs aioquic ({error}): pip install aioquic") from error
+    return quic_server.server(name)
+
+
+async def _servers(kind: str, name: str, port: int) -> list[Server]:
+    if kind == "echo":
+        return [await _tcp(lambda: Echo(name), port)]
+    if kind == "http":
+        return [await _tcp(lambda: Http(name), port)]
+    if kind == "hash":
+        stream = await _tcp(lambda: HashStream(name), port)
+        return [stream, UdpEndpoint(HashDatagrams(name), port)]
+    if kind == "stun":
+        return [UdpEndpoint(StunDatagrams(name), port)]
+    return [UdpEndpoint(_quic(name), port)]
+
+
 async def _serve(kind: str, name: str, port: int, ready_fd: int) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    protocol = {"echo": Echo, "http": Http}[kind]
-    # create_server sets SO_REUSEADDR, so a killed backend can be started again at once.
-    server = await loop.create_server(
-        lambda: protocol(name), "0.0.0.0", port, family=socket.AF_INET, backlog=BACKLOG
-    )
+    servers = await _servers(kind, name, port)
     os.write(ready_fd, b"\n")
     os.close(ready_fd)
-    async with server:
-        await stop.wait()
+    await stop.wait()
+    for server in servers:
+        server.close()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve on one port of the current network namespace until SIGTERM."""
     parser = argparse.ArgumentParser(prog="xdp_router.lab.backend", description=__doc__)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--kind", choices=("echo", "http"), required=True)
+    parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ready-fd", type=int, required=True)
     options = parser.parse_args(argv)
+    if options.kind == "iperf3":
+        become_iperf(options.port, options.ready_fd)
     asyncio.run(_serve(options.kind, options.name, options.port, options.ready_fd))
     return 0
 

@@ -8,7 +8,7 @@ read, as a busy server does.
 
 The delay counts from the kernel's receive time stamp, so a late wake-up on arrival costs nothing.
 What this process itself costs (timer lateness, the way back) is measured and taken off the delay.
-Frames carry no VLAN tag: AF_PACKET hands tags over separately.
+Tags are put back with ``--tags`` only: AF_PACKET hands them over separately.
 """
 
 from __future__ import annotations
@@ -51,15 +51,19 @@ _COST_SHIFT = 4
 _COST_MAX_NS = 200_000
 """One sample counts no more than this: a preempted machine must not shorten later delays."""
 _TIMESPEC = struct.Struct("@qq")
-_CONTROL_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
+_PACKET_AUXDATA = 8
+_AUXDATA = struct.Struct("=IIIHHHH")
+_TAG_VALID = 1 << 4
+_CONTROL_SPACE = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA.size)
 
 
-def _open(ifname: str) -> socket.socket:
+def _open(ifname: str, tags: bool) -> socket.socket:
     handle = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     handle.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
     handle.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
     handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     handle.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    handle.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, int(tags))
     handle.setblocking(False)
     handle.bind((ifname, _ETH_P_ALL))
     return handle
@@ -140,11 +144,16 @@ class DelayLine:
             raise
         if flags & socket.MSG_TRUNC:
             raise SystemExit(f"a frame was longer than {_FRAME_MAX} bytes: switch GRO off")
+        arrived_ns = 0
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
                 seconds, nanoseconds = _TIMESPEC.unpack(data)
-                return seconds * 1_000_000_000 + nanoseconds, frame
-        return time.time_ns(), frame
+                arrived_ns = seconds * 1_000_000_000 + nanoseconds
+            elif level == _SOL_PACKET and kind == _PACKET_AUXDATA:
+                status, *_, tci, tpid = _AUXDATA.unpack(data)
+                if status & _TAG_VALID:
+                    frame = frame[:12] + struct.pack(">HH", tpid, tci) + frame[12:]
+        return arrived_ns or time.time_ns(), frame
 
     def _from_backend(self) -> None:
         for number in range(_BATCH):
@@ -239,6 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--b", required=True, help="interface towards the backend")
     parser.add_argument("--delay-ns", type=int, default=0)
     parser.add_argument("--stall", type=json.loads, default=None, help="a Stall as JSON")
+    parser.add_argument("--tags", action="store_true", help="frames may have a VLAN tag")
     parser.add_argument("--control", type=Path, required=True, help="path of the control socket")
     parser.add_argument("--ready-fd", type=int, required=True)
     options = parser.parse_args(argv)
@@ -248,7 +258,8 @@ def main(argv: list[str] | None = None) -> int:
         control.bind(str(options.control))
         control.listen()
         stall = Stall(**options.stall) if options.stall else None
-        line = DelayLine(_open(options.a), _open(options.b), control, options.delay_ns, stall)
+        ends = (_open(options.a, options.tags), _open(options.b, options.tags))
+        line = DelayLine(*ends, control, options.delay_ns, stall)
         _hurry()
         os.write(options.ready_fd, b"\n")
         os.close(options.ready_fd)

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build and operate one lab.
-
-    client ns (eth0) ---- (client0) router ns (be1) ------------------------- (eth0) backend ns 1
-                                              (be2) ---- (a) delay ns (b) ---- (eth0) backend ns 2
-
-Client side 198.18.0.0/24, backend i 198.19.i.0/24, the router .1 in each. The client sends
-everything to the router, so the service address needs to be on no interface.
-"""
+"""Build and operate one lab; ``wiring`` has its plan."""
 
 from __future__ import annotations
 
@@ -28,19 +21,15 @@ from . import delay_control, links
 from .errors import LabError
 from .namespace import Namespace, SpawnPolicy
 from .processes import MARK, Process, end_children, kill
-from .spec import BackendSpec, LabAddresses, LabSpec
+from .spec import BackendSpec, Family, LabAddresses, LabSpec
 from .stall import Stall
 from .state import LabState
+from .wiring import Wiring
 
 DEFAULT_PREFIX = "xr-lab"
-CLIENT_INTERFACE = "client0"
 
 _READY_S = 20.0
 _LOG_TAIL = 2000
-
-_HOST = {"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0"}
-_ROUTER = {**_HOST, "ipv4/ip_forward": "1"}
-_BACKEND = {**_HOST, "core/somaxconn": "4096", "ipv4/tcp_max_syn_backlog": "8192"}
 
 BackendRef = int | str
 """A backend by its place in the spec (from 0) or by its name."""
@@ -58,6 +47,8 @@ class Lab:
     router: Namespace
     backends: tuple[Namespace, ...]
     delays: tuple[Namespace | None, ...]
+    segment: Namespace | None
+    wiring: Wiring
 
     def __init__(
         self,
@@ -100,8 +91,12 @@ class Lab:
 
     @property
     def addresses(self) -> LabAddresses:
-        """The addresses of everything in the lab."""
+        """The IPv4 addresses of everything in the lab."""
         return self.spec.addresses
+
+    def addresses_of(self, family: Family) -> LabAddresses:
+        """The addresses of everything in the lab, of one family."""
+        return self.spec.addresses_of(family)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -110,21 +105,27 @@ class Lab:
 
     @property
     def router_interfaces(self) -> tuple[str, ...]:
-        """The router's interfaces: ``client0``, ``be1``, ``be2``, ..."""
-        backends = range(1, len(self.spec.backends) + 1)
-        return (CLIENT_INTERFACE, *(f"be{i}" for i in backends))
+        """The router's interfaces: ``client0``, ``be1``, ``be2``, ...; of a segment ``lan0``."""
+        return self.wiring.router_interfaces
 
     def config_toml(
         self,
         *,
         mode: str = "race",
-        forwarding: str = "nat",
+        forwarding: str | None = None,
         deadline: str = "50ms",
         fallback: str | None = None,
+        family: Family = 4,
+        protocol: str = "tcp",
     ) -> str:
-        """The router.toml for this lab; the fallback is the first backend unless named."""
+        """The router.toml for this lab: see ``LabSpec.config_toml``."""
         return self.spec.config_toml(
-            mode=mode, forwarding=forwarding, deadline=deadline, fallback=fallback
+            mode=mode,
+            forwarding=forwarding,
+            deadline=deadline,
+            fallback=fallback,
+            family=family,
+            protocol=protocol,
         )
 
     # Building
@@ -133,11 +134,7 @@ class Lab:
         """Make namespaces and wires and start the servers; ready when it returns."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._make_namespaces(create=True)
-        links.prepare(self.client, _HOST)
-        links.prepare(self.router, _ROUTER)
-        self._wire_client()
-        for index in range(len(self.spec.backends)):
-            self._wire_backend(index)
+        self.wiring.lay()
         ready = [self._start_delay_line(i) for i, ns in enumerate(self.delays) if ns]
         ready += [self._spawn_backend(i) for i in range(len(self.backends))]
         for wait in ready:
@@ -176,43 +173,10 @@ class Lab:
         specs = list(enumerate(self.spec.backends, 1))
         self.backends = tuple(make(f"be{i}") for i, _ in specs)
         self.delays = tuple(make(f"delay{i}") if s.has_delay_line else None for i, s in specs)
-
-    def _wire_client(self) -> None:
-        addresses = self.addresses
-        links.connect(
-            links.End(
-                self.router,
-                CLIENT_INTERFACE,
-                links.mac(0, 0, 1),
-                (f"{addresses.client_router}/24",),
-            ),
-            links.End(
-                self.client,
-                "eth0",
-                links.mac(0, 0, 2),
-                tuple(f"{address}/24" for address in addresses.clients),
-            ),
+        self.segment = make("segment") if self.spec.topology == "segment" else None
+        self.wiring = Wiring(
+            self.spec, self.client, self.router, self.backends, self.delays, self.segment
         )
-        links.default_route(self.client, addresses.client_router)
-
-    def _wire_backend(self, index: int) -> None:
-        number = index + 1
-        gateway = self.addresses.backend_routers[index]
-        address, _ = self.addresses.backends[index]
-        router = links.End(self.router, f"be{number}", links.mac(1, number, 1), (f"{gateway}/24",))
-        backend = links.End(
-            self.backends[index], "eth0", links.mac(1, number, 2), (f"{address}/24",)
-        )
-        links.prepare(backend.namespace, _BACKEND)
-        delay = self.delays[index]
-        if delay is None:
-            links.connect(router, backend)
-        else:
-            # No addresses here: the kernel in between must answer nothing.
-            links.prepare(delay, _HOST)
-            links.connect(router, links.End(delay, "a", links.mac(2, number, 1), gro=False))
-            links.connect(links.End(delay, "b", links.mac(2, number, 2), gro=False), backend)
-        links.default_route(backend.namespace, gateway)
 
     # Processes
 
@@ -250,6 +214,8 @@ class Lab:
         assert namespace is not None
         arguments = ["--a", "a", "--b", "b", "--delay-ns", str(spec.delay_ns)]
         arguments += ["--control", str(self._control_path(spec))]
+        if spec.vlan is not None:
+            arguments.append("--tags")
         if spec.stall is not None:
             arguments += ["--stall", json.dumps(dataclasses.asdict(spec.stall))]
         name = f"delay-{spec.name}"
@@ -326,7 +292,7 @@ class Lab:
         """Undo ``down_backend``."""
         index = self._index(backend)
         links.set_up(self.backends[index], "eth0", True)
-        links.default_route(self.backends[index], self.addresses.backend_routers[index])
+        self.wiring.route_backend(index)
 
     def silence_backend(self, backend: BackendRef) -> None:
         """Let the backend lose every frame it gets: no answer of any kind; the carrier stays."""
@@ -334,7 +300,9 @@ class Lab:
 
     def unsilence_backend(self, backend: BackendRef) -> None:
         """Undo ``silence_backend``."""
-        links.set_deaf(self.backends[self._index(backend)], "eth0", False)
+        index = self._index(backend)
+        links.set_deaf(self.backends[index], "eth0", False)
+        self.wiring.start_decapsulation(index)
 
     # Delay lines
 

@@ -134,8 +134,11 @@ class Namespace:
         timeout: float = 5.0,
         source: tuple[str, int] | None = None,
     ) -> Socket:
-        """A connected TCP socket with the timeout (seconds) set on it. Raises OSError."""
-        handle = self.socket()
+        """A connected TCP socket, of the address's family, with the timeout (seconds) set on it.
+
+        Raises OSError.
+        """
+        handle = self.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         try:
             handle.settimeout(timeout)
             if source is not None:

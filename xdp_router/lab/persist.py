@@ -22,7 +22,7 @@ from .state import LabState
 DEFAULT_DIRECTORY = Path("/run/xdp-router/lab")
 DEFAULT_NETNS_DIR = Path("/run/netns")
 
-_PARTS = r"(client|router|be\d+|delay\d+)"
+_PARTS = r"(client|router|segment|be\d+|delay\d+)"
 # What a killed builder was just starting holds its locks a moment longer.
 _PATIENCE_S = 2.0
 _ROUNDS = 5

@@ -137,15 +137,20 @@ class LabRouter:
 
 
 def up_with_router(
-    spec: LabSpec, *, directory: Path = DEFAULT_DIRECTORY, prefix: str = DEFAULT_PREFIX
+    spec: LabSpec,
+    *,
+    directory: Path = DEFAULT_DIRECTORY,
+    prefix: str = DEFAULT_PREFIX,
+    config: str | None = None,
 ) -> LabRouter:
     """A lab that stays (see ``up``) with a router that stays; let go of it by ``lab.close()``.
 
-    Raises LabError and OSError; nothing is left of a failed attempt.
+    ``config``: what the router is to do; None: TCP over IPv4, by the lab's method. Raises LabError
+    and OSError; nothing is left of a failed attempt.
     """
     lab = up(spec, directory=directory, prefix=prefix)
     try:
-        return LabRouter(lab, lab.config_toml(), lab.directory / "bpf" / "xdp-router")
+        return LabRouter(lab, config or lab.config_toml(), lab.directory / "bpf" / "xdp-router")
     except BaseException:
         lab.close()
         down(directory=directory, prefix=prefix)

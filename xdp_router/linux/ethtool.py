@@ -15,6 +15,9 @@ _IFREQ_SIZE = 40
 _GET_STRINGS = 0x1B
 _GET_SET_SIZE = 0x37
 _GET_FEATURES = 0x3A
+_GET_FLAGS = 0x25
+_SET_FLAGS = 0x26
+_TX_VLAN_FLAG = 1 << 7
 _GET_CHANNELS = 0x3C
 _FEATURE_NAMES = 4  # the string set
 _NAME_BYTES = 32
@@ -100,3 +103,14 @@ def set_offload(ifname: str, offload: Offload, on: bool) -> None:
     _command(ifname, offload.value[1], int(on))
     if get_offload(ifname, offload) != on:
         raise OSError(f"{ifname}: the driver keeps {offload.name} {'off' if on else 'on'}")
+
+
+def set_tag_insertion(ifname: str, on: bool) -> None:
+    """Let the device put 802.1Q tags into frames, or the kernel before the device sees them.
+
+    Raises OSError, also if it did not take.
+    """
+    flags = _command(ifname, _GET_FLAGS, 0) & ~_TX_VLAN_FLAG
+    _command(ifname, _SET_FLAGS, flags | _TX_VLAN_FLAG if on else flags)
+    if bool(_command(ifname, _GET_FLAGS, 0) & _TX_VLAN_FLAG) != on:
+        raise OSError(f"{ifname}: the driver keeps TX VLAN offload {'off' if on else 'on'}")

@@ -32,9 +32,15 @@ def spend(slot: int, interval_ns: int = HOUR, left_ns: int = 0) -> Given:
     return write
 
 
+def _key(world: World, addr: int) -> bytes:
+    """Key of a /24's bucket; of the /56 that stands for it in IPv6."""
+    number = world.native_addr(addr)
+    return abi.pack_prefix_key(number & ~(0xFF if world.family == 4 else (1 << 72) - 1))
+
+
 def prefix_of(world: World, addr: int = PREFIX) -> tuple[int, int, int] | None:
     """A prefix's bucket."""
-    raw = bpf.BpfMap(world.program.plane.maps["prefix_tokens"]).read(abi.pack_prefix_key(addr))
+    raw = bpf.BpfMap(world.program.plane.maps["prefix_tokens"]).read(_key(world, addr))
     return abi.unpack_token_bucket(raw) if raw is not None else None
 
 
@@ -47,7 +53,7 @@ def prefix(left_ns: int | None, interval_ns: int = HOUR, addr: int = PREFIX) -> 
         for key in list(table.each_key()):
             table.delete(key)
         if left_ns is not None:
-            table.write(abi.pack_prefix_key(addr), abi.pack_token_bucket(left_ns, world.now_ns))
+            table.write(_key(world, addr), abi.pack_token_bucket(left_ns, world.now_ns))
 
     return write
 
@@ -76,7 +82,7 @@ def held(name: str, *given: Given, then: tuple[Then, ...] = ()) -> Case:
 def _refused(name: str, why: str, *given: Given, then: tuple[Then, ...] = ()) -> Case:
     """The SYN goes by hash: not to the fallback, which is up."""
     reason = Reason.BACKLOG if why == "ring_deep" else Reason.BUDGET
-    return decides(name, why, reason, *given, server=B2, then=(tables_hold(2, 0), *then))
+    return decides(name, why, reason, *given, server=B2, then=(tables_hold(0, 0, flood=2), *then))
 
 
 def _credit_left(slot: int, below_ns: int) -> Then:
@@ -199,7 +205,7 @@ PREFIXES = [
          then=(_prefix_left(0, 0),)),
     held("a bucket that another CPU looked at a moment later",
          prefix(HOUR), lambda world: bpf.BpfMap(world.program.plane.maps["prefix_tokens"]).write(
-             abi.pack_prefix_key(PREFIX), abi.pack_token_bucket(HOUR, world.now_ns + HOUR)),
+             _key(world, PREFIX), abi.pack_token_bucket(HOUR, world.now_ns + HOUR)),
          then=(_prefix_left(0, 0),)),
     _refused("what is refused before makes no entry of a prefix", "budget_global",
              prefix(None), spend(ALL), then=(_no_prefix,)),

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support import frames
 from tests.support.icmp_frames import checksum_errors, length_errors, rebuilt
 from tests.support.program import PASS, REDIRECT, TX, VERDICTS, Outcome
+from tests.support.tunnels import inner_frame
+from tests.support.udp_frames import datagram_errors, is_whole_datagram
 from xdp_router.core import abi
 
 from . import flows
@@ -52,6 +55,8 @@ class Case:
     egress: str | None = None
     program: str = "xdp_router"
     then: tuple[Then, ...] = ()
+    families: tuple[int, ...] = (4, 6)
+    """Address families that it holds for. All is said in IPv4, see ``World.native``."""
 
     def prepare(self, world: World) -> None:
         """Bring a world into the state that the case begins with."""
@@ -80,12 +85,20 @@ def passed(name: str, frame: bytes, counter: str, **rest: Any) -> Case:
     return Case(name=name, frame=frame, verdict=PASS, counters={counter: 1}, **rest)
 
 
+def only(family: int, cases: Iterable[Case]) -> list[Case]:
+    """Cases of something that only one address family has."""
+    return [dataclasses.replace(case, families=(family,)) for case in cases]
+
+
 def judge(case: Case, world: World) -> None:
     """Run a case and fail with everything that is not as it should be."""
     case.prepare(world)
+    # A packet may come between the stages of a frame that is run again, or the other way round.
+    others = world.program.scratch.read((case.mark is None).to_bytes(4, sys.byteorder))
     started_ns = time.monotonic_ns()
     outcome = case.run(world)
     ended_ns = time.monotonic_ns()
+    assert world.program.scratch.read((case.mark is None).to_bytes(4, sys.byteorder)) == others
     wrong = _wrong(case, world, outcome, (started_ns, ended_ns))
     assert not wrong, "\n".join([case.name, frames.summary(case.frame), *wrong])
     for look in case.then:
@@ -96,17 +109,21 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
     wrong = []
     if outcome.verdict != case.verdict:
         wrong.append(f"verdict {VERDICTS[outcome.verdict]}, wanted {VERDICTS[case.verdict]}")
-    wanted = case.frame if case.out is None else case.out
+    wanted = world.native(case.frame if case.out is None else case.out)
     if outcome.frame != wanted:
         wrong.append(frames.difference(outcome.frame, wanted))
     if outcome.counters != dict(case.counters):
         wrong.append(f"counters {outcome.counters}, wanted {dict(case.counters)}")
-    if outcome.verdict in (REDIRECT, TX) or case.out is not None:
-        wrong += length_errors(outcome.frame)
-        if errors := checksum_errors(outcome.frame):
+    judged = outcome.verdict in (REDIRECT, TX) or case.out is not None
+    frame = inner_frame(outcome.frame) if judged else b""
+    if judged and is_whole_datagram(frame):
+        wrong += datagram_errors(frame) if outcome.verdict == REDIRECT else []
+    elif judged:
+        wrong += length_errors(frame)
+        if errors := checksum_errors(frame):
             wrong.append(f"wrong checksums: {errors}")
-        if rebuilt(outcome.frame) != outcome.frame:
-            wrong.append(frames.difference(outcome.frame, rebuilt(outcome.frame)))
+        if rebuilt(frame) != frame:
+            wrong.append(frames.difference(frame, rebuilt(frame)))
     if case.mark is not None:
         egress = abi.unpack_reinject_meta(outcome.meta)[1]
         if case.egress is None or case.egress == "kernel":
@@ -125,10 +142,16 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
 
 def _wrong_event(case: Case, world: World, record: bytes, span: tuple[int, int]) -> list[str]:
     wanted = dict(case.event or {})
-    frame = wanted.pop("frame", b"")
+    frame = world.native(wanted.pop("frame", b""))
     got = dataclasses.asdict(abi.unpack_event_header(record))
-    fields = dict.fromkeys(got, 0) | {"key": flow_key(WEB, CLIENT), "frame_len": len(frame)}
+    fields: dict[str, Any] = dict.fromkeys(got, 0) | {
+        "key": flow_key(WEB, CLIENT),
+        "frame_len": len(frame),
+    }
     fields |= {"time_ns": NOW} | wanted
+    if fields["type"] == abi.EventType.PROBE_REPLY:
+        fields["seq"] = world.native_probe(fields["seq"], fields["key"])
+    fields["key"] = world.native_key(fields["key"])
     wrong = []
     for name, value in fields.items():
         have = abi.unpack_event_header(record).key if name == "key" else got[name]
@@ -162,7 +185,7 @@ def _fits(have: object, wanted: object, world: World, span: tuple[int, int]) -> 
 # --- looks at the tables ------------------------------------------------------------------
 
 
-def _check(entry: object, what: str, world: World, started_ns: int, wanted: dict[str, Any]) -> None:
+def check(entry: object, what: str, world: World, started_ns: int, wanted: dict[str, Any]) -> None:
     assert entry is not None, f"no {what}"
     span = (started_ns, time.monotonic_ns())
     wrong = [
@@ -174,10 +197,10 @@ def _check(entry: object, what: str, world: World, started_ns: int, wanted: dict
 
 
 def has_pending(what: str, key: bytes, **wanted: Any) -> Then:
-    """An entry of ``pending_flows`` is there and has these values."""
+    """An entry of ``pending_flows``, or else ``flood_flows``, is there and has these values."""
 
     def look(world: World, started_ns: int) -> None:
-        _check(flows.read_pending(world, key), what, world, started_ns, wanted)
+        check(flows.read_pending(world, key), what, world, started_ns, wanted)
 
     return look
 
@@ -187,7 +210,7 @@ def pending_is(what: str, key: bytes, make: Callable[[World], abi.PendingValue])
 
     def look(world: World, started_ns: int) -> None:
         wanted = dataclasses.asdict(make(world))
-        _check(flows.read_pending(world, key), what, world, started_ns, wanted)
+        check(flows.read_pending(world, key), what, world, started_ns, wanted)
 
     return look
 
@@ -197,7 +220,7 @@ def has_flow(direction: str, **wanted: Any) -> Then:
 
     def look(world: World, started_ns: int) -> None:
         key = flows.flow_keys()[("there", "back").index(direction)]
-        _check(flows.read_flow(world, key), direction, world, started_ns, wanted)
+        check(flows.read_flow(world, key), direction, world, started_ns, wanted)
 
     return look
 
@@ -209,16 +232,24 @@ def flow_untouched(direction: str, **but: Any) -> Then:
         key = flows.flow_keys()[("there", "back").index(direction)]
         make = flows.forward_entry if direction == "there" else flows.reply_entry
         wanted = dataclasses.asdict(make(world)) | but
-        _check(flows.read_flow(world, key), direction, world, started_ns, wanted)
+        if direction == "there":
+            wanted["open"] = flows.is_open(wanted["state"])
+        check(flows.read_flow(world, key), direction, world, started_ns, wanted)
 
     return look
 
 
-def tables_hold(pending: int, flow_entries: int) -> Then:
-    """So many entries are in ``pending_flows`` and ``flow_table``, and no more."""
+def tables_hold(pending: int, flow_entries: int, flood: int = 0) -> Then:
+    """So many entries are in ``pending_flows``, ``flow_table`` and ``flood_flows``, no more.
+
+    Of flows that were moved there (``world.flooded``) those of the first and the last are one.
+    """
 
     def look(world: World, started_ns: int) -> None:
-        counts = [len(list(t.each_key())) for t in (world.program.pending, world.program.flows)]
-        assert counts == [pending, flow_entries]
+        tables = (world.program.pending, world.program.flows, world.program.flood)
+        counts = [len(list(t.each_key())) for t in tables]
+        if world.flooded:
+            counts = [counts[0] + counts[2], counts[1], flood]
+        assert counts == [pending, flow_entries, flood]
 
     return look

@@ -8,7 +8,8 @@ from typing import Any
 from tests.support.frames import ACK, RST, End, Segment
 from tests.support.program import DROP
 from xdp_router.core import abi
-from xdp_router.core.engine import SLOT_STEP, flow_hash
+from xdp_router.core.flow_hash import flow_hash
+from xdp_router.core.hash_tables import SLOT_STEP
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
 from xdp_router.core.probe_sequence import probe_hash
 
@@ -96,7 +97,7 @@ def hash_table(*servers: Server | None) -> Given:
 
     def write(world: World) -> None:
         slots = [NO_BACKEND] * abi.HASH_SLOTS
-        slot = flow_hash(flow_key())
+        slot = flow_hash(world.native_key(flow_key()))
         for server in servers:
             slots[slot % abi.HASH_SLOTS] = server.id if server else NO_BACKEND
             slot += SLOT_STEP
@@ -182,6 +183,8 @@ def decides(
     held_ns = rest.pop("held_ns", 0)
     syn: dict[str, int] = rest.pop("syn", {})
     extra = rest.pop("extra", {})
+    if reason in (Reason.BUDGET, Reason.BACKLOG, Reason.RING_FULL):
+        extra = {"flood_entry": 1} | extra
     return forwarded(
         name,
         frame,
@@ -200,7 +203,7 @@ def full_ring(world: World) -> None:
     )
     answer = Segment(flags=RST | ACK, ack=number + 1)
     frame = from_backend(answer, client=PROBE_SOURCE)
-    world.program.fill_ring(frame, world.wires.backend)
+    world.program.fill_ring(world.native(frame), world.wires.backend)
 
 
 STALE = ("heartbeat_stale", Reason.NO_HEARTBEAT, silent)
@@ -240,6 +243,9 @@ CHAIN = [
             server=B2),
     decides("fallback's reply tuple taken: hash", *STALE, TAKEN, server=B2,
             extra={"pending_reply_taken": 1}, then=(tables_hold(3, 0),)),
+    decides("REPLY of an earlier flow is left: answers go the way that the client comes by", *STALE,
+            reply(B1, dmac=b"\2\0\0\0\x0c\x77", ifindex=0, last_seen_ns=1),
+            then=(tables_hold(2, 0),)),
     decides("an established flow of another service has the tuple: hash", *STALE, shop_flow,
             down(B1, UP_AND_SHARED), server=B2, extra={"pending_reply_taken": 1},
             then=(tables_hold(2, 1),)),
@@ -306,7 +312,7 @@ def _held_for_5_s(world: World) -> None:
 
 REASONS = [
     decides("ring full: hash, not the fallback", "ring_full", Reason.RING_FULL, full_ring,
-            server=B2, then=(tables_hold(3, 0),)),
+            server=B2, then=(tables_hold(0, 0, flood=2),)),
     decides("ring full, the large record", "ring_full", Reason.RING_FULL, full_ring, server=B2,
             frame=of_length(1000), out=to_backend(PLAIN.but(payload=bytes(946)), B2),
             syn={"syn_data": 946, "wscale": abi.NO_WSCALE}),

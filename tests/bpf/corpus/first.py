@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.frames import CWR, ECE, PSH, SYN, URG, Options, Segment
+from tests.support.ipv6_frames import LONGER
 from tests.support.program import DROP
 from xdp_router.core import abi
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
@@ -71,7 +72,18 @@ LENGTHS = [
         {"wscale": NO_SCALE, "syn_data": length - 54},
         then=(tables_hold(1, 0),),
     )
-    for length in (54, 55, 60, 127, 128, 239, 240, 241, 242, 1000, 1514, 1519, 1520)
+    for length in (54, 55, 60, 127, 128, 239, 240, 241, 242, 1000)
+]
+LONGEST = [
+    held(
+        f"SYN in a frame of {length} bytes of IPv{family}",
+        of_length(length - LONGER * (family == 6)),
+        {"wscale": NO_SCALE, "syn_data": length - 54 - LONGER * (family == 6)},
+        families=(family,),
+        then=(tables_hold(1, 0),),
+    )
+    for length in (220, 240, 241, 1514, 1519, 1520)
+    for family in (4, 6)
 ]
 
 
@@ -133,6 +145,7 @@ def given_up_unattended(world: World) -> None:
 CASES = [
     held("SYN as Linux sends it", to_service(OPEN), then=(SEEN, tables_hold(1, 0))),
     *LENGTHS,
+    *LONGEST,
     *SCALES,
     held("SYN of the second service", to_service(OPEN, SHOP),
          {"service": 1, "key": flow_key(SHOP)}),

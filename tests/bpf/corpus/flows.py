@@ -129,6 +129,11 @@ def reply_value(
     return dataclasses.replace(value, **change)
 
 
+def is_open(state: abi.TcpState) -> int:
+    """Whether a flow in this state is one of its backend's open ones, as FORWARD has it."""
+    return int(state is not abi.TcpState.CLOSING)
+
+
 def forward_entry(
     world: World, server: Server = B1, client: End = CLIENT, service: End = WEB, **change: Any
 ) -> abi.FlowEntryValue:
@@ -160,14 +165,15 @@ def forward_entry(
         reason=Reason.RACE_WON,
         service=server.service,
         seen_ns=world.now_ns - AGE_NS,
-        established_ns=world.now_ns - AGE_NS,
+        established_us=0,
         isn=CLIENT_ISN,
         latency_ns=1 * MS,
         fppl_ns=2 * MS,
         synack_us=3000,
         first_data_us=0,
     )
-    return dataclasses.replace(value, **change)
+    value = dataclasses.replace(value, **change)
+    return dataclasses.replace(value, open=change.get("open", is_open(value.state)))
 
 
 def reply_entry(
@@ -192,6 +198,7 @@ def reply_entry(
         l4_delta=l4,
         in_mac=ROUTER_MAC_B,
         isn=SERVER_ISN,
+        open=0,
     )
     return dataclasses.replace(value, **change)
 
@@ -305,8 +312,8 @@ def established(
 
 
 def read_pending(world: World, key: bytes) -> abi.PendingValue | None:
-    """An entry of ``pending_flows``."""
-    raw = world.maps.pending_flows.read(key)
+    """An entry of ``pending_flows`` or ``flood_flows``."""
+    raw = world.maps.by_family[world.family].read_pending(key)
     return None if raw is None else abi.unpack_pending(raw)
 
 

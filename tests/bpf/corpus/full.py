@@ -66,6 +66,11 @@ def full(ago_ns: int = 0) -> Given:
     return lambda world: world.write_pressure(full_ns=time.monotonic_ns() - ago_ns)
 
 
+def full_beside(world: World) -> None:
+    """A proven flow of the other family found no room just now."""
+    world.write_pressure(other_full_ns=time.monotonic_ns())
+
+
 def proven(
     there: dict[str, Any] | None = None, back: dict[str, Any] | None = None
 ) -> tuple[Given, ...]:
@@ -85,6 +90,7 @@ FIRST = [
             hash_table(B3, B2), server=B3),
     held("table was full more than a second ago: held again", to_service(OPEN),
          given=(full(1100 * MS),)),
+    held("the other family's table is full: held", to_service(OPEN), given=(full_beside,)),
 ]  # fmt: skip
 
 
@@ -102,7 +108,8 @@ def late(name: str, segment: Segment, *then: Then, given: tuple[Given, ...] = ()
     return forwarded(
         f"late: {name}", to_service(segment), to_backend(segment), given=given or proven(),
         counters={"promoted": 1, "promoted_late": 1}, event=promoted_event(seq=segment.seq),
-        then=(*then, _there(flags=fins[0]), _back(flags=abi.PENDING_SYNACK | fins[1]),
+        then=(*then, _there(flags=abi.PENDING_PROMOTED | fins[0]),
+              _back(flags=abi.PENDING_SYNACK | abi.PENDING_PROMOTED | fins[1]),
               tables_hold(2, 2)),
     )  # fmt: skip
 

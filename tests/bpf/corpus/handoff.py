@@ -12,7 +12,7 @@ from xdp_router.core import abi
 from xdp_router.core.model import ProbeAnswer
 
 from .bound import BACK, FLOW, THERE
-from .case import Case, forwarded, has_flow, tables_hold
+from .case import Case, forwarded, has_flow, only, tables_hold
 from .degrade import rst_to_client
 from .first import OPEN
 from .flows import decided, established
@@ -39,7 +39,8 @@ from .world import (
     to_service,
 )
 
-BOTH = abi.IF_HANDOFF_FORWARD | abi.IF_HANDOFF_REPLY
+BOTH = abi.IF_HANDOFF_FORWARD4 | abi.IF_HANDOFF_REPLY4
+OTHER_FAMILY = abi.IF_HANDOFF_FORWARD6 | abi.IF_HANDOFF_REPLY6
 KERNEL = {"handed_to_kernel": 1}
 NO_PATH = {"no_path": 1}
 
@@ -75,8 +76,8 @@ def by_kernel(**change: Any) -> Given:
 
 
 UNRESOLVED = by_kernel(flags=abi.BACKEND_KERNEL, ifindex=0, dmac=bytes(6), smac=bytes(6))
-CAN_FORWARD = interfaces(client=abi.IF_HANDOFF_FORWARD)
-CAN_REPLY = interfaces(client=abi.IF_NO_XMIT, backend=abi.IF_HANDOFF_REPLY)
+CAN_FORWARD = interfaces(client=abi.IF_HANDOFF_FORWARD4)
+CAN_REPLY = interfaces(client=abi.IF_NO_XMIT, backend=abi.IF_HANDOFF_REPLY4)
 KERNEL_FLOW = established()
 
 
@@ -134,14 +135,16 @@ FORWARD = [
         "a frame for the virtual MAC gets the interface's",
         to_service(THERE, hop=Hop(CLIENT_MAC, VIRTUAL_MAC)),
         rewritten(THERE),
-        given=(*FLOW, by_kernel(), interfaces(abi.IF_HANDOFF_FORWARD, virtual=True)),
+        given=(*FLOW, by_kernel(), interfaces(abi.IF_HANDOFF_FORWARD4, virtual=True)),
     ),
     there("a flow that is promoted by it", LAST_ACK, event=promoted_event(),
           given=(*ANSWERED, by_kernel(), CAN_FORWARD), counters=KERNEL | {"promoted": 1}),
     dropped("the kernel is not known to forward from there", to_service(THERE),
             given=(*FLOW, by_kernel())),
     dropped("what it does with replies says nothing of requests", to_service(THERE),
-            given=(*FLOW, by_kernel(), interfaces(abi.IF_HANDOFF_REPLY, BOTH))),
+            given=(*FLOW, by_kernel(), interfaces(abi.IF_HANDOFF_REPLY4, BOTH))),
+    dropped("the kernel forwards there, but not this family", to_service(THERE),
+            given=(*FLOW, by_kernel(), interfaces(OTHER_FAMILY, BOTH | OTHER_FAMILY))),
     dropped("neighbour not resolved, and the kernel is not known to forward", to_service(THERE),
             given=(*FLOW, UNRESOLVED)),
     dropped("a tagged frame is another interface's to the kernel",
@@ -171,10 +174,12 @@ REPLY = [
     *(back(f"{name}, to the client", BACK.but(**change)) for name, change in VARIANTS),
     back("SYN-ACK of a pending flow", SYNACK, given=(*PENDING, CAN_REPLY)),
     dropped("SYN-ACK, and the kernel is not known to forward it", from_backend(SYNACK),
-            given=(*PENDING, interfaces(abi.IF_NO_XMIT, abi.IF_HANDOFF_FORWARD)), at="backend"),
+            given=(*PENDING, interfaces(abi.IF_NO_XMIT, abi.IF_HANDOFF_FORWARD4)), at="backend"),
     dropped("replies, and the kernel is not known to forward them", from_backend(BACK),
-            given=(KERNEL_FLOW, interfaces(abi.IF_NO_XMIT | BOTH, abi.IF_HANDOFF_FORWARD)),
+            given=(KERNEL_FLOW, interfaces(abi.IF_NO_XMIT | BOTH, abi.IF_HANDOFF_FORWARD4)),
             at="backend"),
+    dropped("replies, and the kernel forwards only the other family's", from_backend(BACK),
+            given=(KERNEL_FLOW, interfaces(abi.IF_NO_XMIT | BOTH, OTHER_FAMILY)), at="backend"),
     expired("TTL 1 of a reply that the kernel would forward", from_backend(BACK.but(ttl=1)),
             "backend", given=(KERNEL_FLOW, CAN_REPLY)),
     dropped("a tagged reply", from_backend(BACK.but(tags=((0x8100, 7),))),
@@ -203,10 +208,13 @@ def _no_frames(client: int = 0, backend: int = 0) -> tuple[Given, ...]:
 RESET = {"orphan_reset": 1}
 ANSWERS = [
     handed("a RST is the kernel's where nothing can be sent back", to_service(DATA), _orphan_rst(),
-           given=_no_frames(abi.IF_HANDOFF_REPLY), counters=KERNEL | RESET),
+           given=_no_frames(abi.IF_HANDOFF_REPLY4), counters=KERNEL | RESET),
     Case(name="hand-off: a RST goes nowhere where the kernel would lose it, too",
          frame=to_service(DATA), out=rst_to_client(DATA.ack, 0, RST), verdict=DROP,
-         given=_no_frames(abi.IF_HANDOFF_FORWARD), counters=NO_PATH | RESET),
+         given=_no_frames(abi.IF_HANDOFF_FORWARD4), counters=NO_PATH | RESET),
+    Case(name="hand-off: a RST goes nowhere where the kernel forwards only the other family",
+         frame=to_service(DATA), out=rst_to_client(DATA.ack, 0, RST), verdict=DROP,
+         given=_no_frames(OTHER_FAMILY), counters=NO_PATH | RESET),
     Case(name="hand-off: nor does one with a tag",
          frame=to_service(DATA.but(tags=((0x8100, 7),))),
          out=rst_to_client(DATA.ack, 0, RST, ((0x8100, 7),)), verdict=DROP,
@@ -245,19 +253,15 @@ ERRORS = [
 ]  # fmt: skip
 
 WHOLE, BACK_WHOLE = (long(segment.but(fragment=0), 1500) for segment in (THERE, BACK))
-NARROW_B = interfaces(abi.IF_HANDOFF_FORWARD, narrow="backend")
-NARROW_C = interfaces(abi.IF_NO_XMIT, abi.IF_HANDOFF_REPLY, narrow="client")
+NARROW_B = interfaces(abi.IF_HANDOFF_FORWARD4, narrow="backend")
+NARROW_C = interfaces(abi.IF_NO_XMIT, abi.IF_HANDOFF_REPLY4, narrow="client")
 BIG_LOST = {"too_big_dropped": 1}
-LONG = [
+FRAGMENTED = only(4, [
     there("what is too long, and may be fragmented, is fragmented by the kernel", WHOLE,
           given=(*FLOW, by_kernel(), NARROW_B)),
     there("so it is of a pending flow", WHOLE, given=(*decided(), by_kernel(), NARROW_B)),
     back("what is too long of a reply, likewise", BACK_WHOLE, given=(*FLOW, NARROW_C)),
     back("so it is of a pending flow's", BACK_WHOLE, given=(*decided(synack=True), NARROW_C)),
-    refused_as_long("of what the kernel would forward, before it does", to_service(
-        long(THERE, 1500)), given=(*FLOW, by_kernel(), NARROW_B)),
-    refused_as_long("of a reply that the kernel would forward", from_backend(long(BACK, 1500)),
-                    "backend", given=(*FLOW, NARROW_C)),
     *(dropped(f"too long, may be fragmented, {name}", frame, at=at, counters=BIG_LOST,
               given=(*FLOW, *given))
       for name, frame, at, given in (
@@ -267,6 +271,12 @@ LONG = [
           ("back, and the kernel forwards none", from_backend(BACK_WHOLE), "backend",
            (interfaces(abi.IF_NO_XMIT, narrow="client"),)),
       )),
+])  # fmt: skip
+LONG = [
+    refused_as_long("of what the kernel would forward, before it does", to_service(
+        long(THERE, 1500)), given=(*FLOW, by_kernel(), NARROW_B)),
+    refused_as_long("of a reply that the kernel would forward", from_backend(long(BACK, 1500)),
+                    "backend", given=(*FLOW, NARROW_C)),
 ]  # fmt: skip
 
-CASES = [*FORWARD, *HELD, *REPLY, *ANSWERS, *ERRORS, *LONG]
+CASES = [*FORWARD, *HELD, *REPLY, *ANSWERS, *ERRORS, *FRAGMENTED, *LONG]

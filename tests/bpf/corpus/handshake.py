@@ -34,6 +34,7 @@ from .flows import (
     forward,
     forward_key,
     put_flow,
+    read_pending,
     refused,
     reply,
     reply_entry,
@@ -231,6 +232,14 @@ def promoted_event(**but: Any) -> dict[str, Any]:
     } | but
 
 
+def counted_there(world: World, started_ns: int) -> None:
+    """Whoever ages the pending entries knows that flow_table has what the flow has carried."""
+    for key in (forward_key(), reply_key(B1)):
+        entry = read_pending(world, key)
+        assert entry is not None
+        assert entry.flags & abi.PENDING_PROMOTED
+
+
 def promotes(
     name: str,
     segment: Segment,
@@ -242,7 +251,8 @@ def promotes(
     """The client's segment gets the flow into flow_table, and goes on."""
     event = promoted_event(seq=segment.seq) | (event or {})
     return forwarded(name, to_service(segment), to_backend(segment), given=given,
-                     counters={"promoted": 1}, event=event, then=then, **rest)  # fmt: skip
+                     counters={"promoted": 1}, event=event, then=(*then, counted_there),
+                     **rest)  # fmt: skip
 
 
 def waits(
@@ -259,7 +269,7 @@ def waits(
 
 def new_flow(**but: Any) -> tuple[Then, Then]:
     """Both entries just after promotion by a bare ACK, in every field."""
-    both = {"established_ns": NOW}
+    both = {"established_us": range(AGE_NS // 1000, 60_000_000)}
     return (
         flow_untouched("there", packets=2, octets=100, last_seen_ns=RECENT,
                        window=500 << CLIENT_SCALE, **both, **but),
@@ -369,7 +379,7 @@ def stateless_ahead(world: World, started_ns: int) -> None:
     until_ns = world.maps.pressure.stateless_until_ns(0)
     ahead_ns = world.control().orphan_window_ns * 9 // 8
     assert 0 <= until_ns - ahead_ns - started_ns < 60_000_000_000
-    assert until_ns - ahead_ns == world.maps.pressure.table_full_ns()
+    assert until_ns - ahead_ns == world.full_ns()
 
 
 def _table_full(leave: int) -> Case:

@@ -256,7 +256,7 @@ def unreachable(name: str, frame: bytes, **rest: Any) -> Case:
 def other_icmp(name: str, frame: bytes, **rest: Any) -> Case:
     """An ICMP that is no news about a probe."""
     rest = {"at": "backend"} | rest
-    return passed(f"ICMP: {name}", frame, "pass_not_tcp", **rest)
+    return passed(f"ICMP: {name}", frame, "pass_other_protocol", **rest)
 
 
 ICMP = [

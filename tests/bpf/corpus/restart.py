@@ -28,7 +28,7 @@ def hears(name: str, segment: Any, *then: Then, given: tuple[Given, ...], **rest
 
 
 def _begun(there: dict[str, Any] | None = None, back: dict[str, Any] | None = None) -> Any:
-    both = {"flags": 0, "state": abi.TcpState.ESTABLISHED, "seen_ns": NOW, "established_ns": NOW,
+    both = {"flags": 0, "state": abi.TcpState.ESTABLISHED, "seen_ns": NOW, "established_us": 0,
             "first_data_us": 0, "later_syn": 0, "synack_us": 0, "fppl_ns": 0}  # fmt: skip
     return (
         has_flow("there", isn=OTHER_ISN, packets=0, octets=0, last_seen_ns=NOW,

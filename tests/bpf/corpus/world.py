@@ -49,6 +49,8 @@ IN = Hop(CLIENT_MAC, ROUTER_MAC_C)
 MARK = 0x5EC2E75EC2E75EC2
 PROBE_KEY = (0x01234567, 0x89ABCDEF)
 PROBE_PORTS = (61000, 61099)
+NAT_PORT = 20000
+"""The only source port of fullnat, unless a case says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +117,56 @@ def ones_delta(old: bytes, new: bytes) -> int:
     return total
 
 
+def deltas_of(
+    old: tuple[int, int], new: tuple[int, int], ports: tuple[int, int, int, int]
+) -> tuple[int, int]:
+    """``l3_delta`` and ``l4_delta`` of other addresses (source, destination) and ports."""
+    size = 16 if max(*old, *new) >> 32 else 4
+    before, after = (b"".join(a.to_bytes(size, "big") for a in pair) for pair in (old, new))
+    numbers = [port.to_bytes(2, "big") for port in ports]
+    return (
+        ones_delta(before, after),
+        ones_delta(before + numbers[0] + numbers[1], after + numbers[2] + numbers[3]),
+    )
+
+
 def deltas(old: tuple[End, End], new: tuple[End, End]) -> tuple[int, int]:
     """``l3_delta`` and ``l4_delta`` of rewriting (source, destination)."""
+    return deltas_of(
+        (old[0].number, old[1].number),
+        (new[0].number, new[1].number),
+        (old[0].port, old[1].port, new[0].port, new[1].port),
+    )
 
-    def addresses(pair: tuple[End, End]) -> bytes:
-        return b"".join(end.number.to_bytes(4, "big") for end in pair)
 
-    def ports(pair: tuple[End, End]) -> bytes:
-        return b"".join(end.port.to_bytes(2, "big") for end in pair)
-
+def _families_swapped(flags: int) -> int:
+    """Flags of an interface, what is IPv4's as IPv6's and the other way round."""
+    fours = abi.IF_HANDOFF_FORWARD4 | abi.IF_HANDOFF_REPLY4
+    sixes = abi.IF_HANDOFF_FORWARD6 | abi.IF_HANDOFF_REPLY6
     return (
-        ones_delta(addresses(old), addresses(new)),
-        ones_delta(addresses(old) + ports(old), addresses(new) + ports(new)),
+        flags & ~(fours | sixes)
+        | (abi.IF_HANDOFF_FORWARD6 if flags & abi.IF_HANDOFF_FORWARD4 else 0)
+        | (abi.IF_HANDOFF_REPLY6 if flags & abi.IF_HANDOFF_REPLY4 else 0)
+        | (abi.IF_HANDOFF_FORWARD4 if flags & abi.IF_HANDOFF_FORWARD6 else 0)
+        | (abi.IF_HANDOFF_REPLY4 if flags & abi.IF_HANDOFF_REPLY6 else 0)
     )
 
 
 class World:
-    """One loaded program with configuration and flows. ``reset`` before each case."""
+    """One loaded program with configuration and flows. ``reset`` before each case.
+
+    Cases say everything in IPv4; the ``native`` functions give what is meant in this world.
+    """
+
+    family = 4
 
     def __init__(self, program: LoadedProgram, wires: Wires) -> None:
         self.program = program
         self.maps = program.maps
         self.wires = wires
         self.now_ns = 0
+        self.flooded = False
+        """Whether the case's flows were moved to ``flood_flows``."""
         self._dirty = True
         self._control = self.control()
 
@@ -145,8 +174,10 @@ class World:
 
     def reset(self) -> None:
         """The world as it is when a case begins: no flows, everything up, budget unlimited."""
-        self.program.drain()
+        self.program.changes()  # what a test before has counted is not of the next run
         self.program.clear_flows()
+        self.program.clear_fragments()
+        self.flooded = False
         if self._dirty:
             self._configure()
             self._dirty = False
@@ -182,6 +213,7 @@ class World:
             reinject_mark=MARK,
             pending_idle_ns=100 * SECOND,
             flow_idle_ns=1000 * SECOND,
+            udp_idle_ns=1000 * SECOND,
             orphan_window_ns=50 * SECOND,
             event_interval_ns=0,
             event_burst_ns=0,
@@ -190,6 +222,8 @@ class World:
             generation=1,
             probe_port_min=PROBE_PORTS[0],
             probe_port_max=PROBE_PORTS[1],
+            nat_port_min=NAT_PORT,
+            nat_port_max=NAT_PORT,
         )
 
     def server(self, server: Server) -> abi.BackendValue:
@@ -212,13 +246,41 @@ class World:
         value = dataclasses.replace(self.service(number), **change)
         self._write_service(SHOP if number else WEB, value)
 
-    def write_pressure(self, full_ns: int = 0, stateless_ns: int = 0) -> None:
-        """Write when the table was last found full, and until when services are stateless."""
+    def write_pressure(
+        self, full_ns: int = 0, stateless_ns: int = 0, flood_ns: int = 0, other_full_ns: int = 0
+    ) -> None:
+        """Write when the table was last found full (``other_full_ns``: that of the other family),
+        until when services are stateless, and until when ``flood_flows`` is looked into.
+        """
         table = bpf.BpfMap(self.program.plane.maps["pressure"])
         for number in (0, 1):
             slot = (1 + number).to_bytes(4, "little")
             table.write(slot, abi.pack_pressure(0, stateless_ns))
-        table.write((0).to_bytes(4, "little"), abi.pack_pressure(full_ns))
+        table.write((0).to_bytes(4, "little"), self._all(full_ns, flood_ns, other_full_ns))
+
+    def _all(self, full_ns: int, flood_ns: int, other_full_ns: int = 0) -> bytes:
+        full4_ns, full6_ns = (full_ns, other_full_ns)[:: -1 if self.family == 6 else 1]
+        return abi.pack_pressure(full4_ns, flood_ns, table6_full_ns=full6_ns)
+
+    def full_ns(self) -> int:
+        """When the table was last found full."""
+        return self.maps.pressure.table_full_ns(self.family)
+
+    def pressure(self, slot: int = 0) -> bytes:
+        """What the program noticed: about all services, or about service ``slot - 1``."""
+        table = bpf.BpfMap(self.program.plane.maps["pressure"])
+        return table.read(slot.to_bytes(4, "little")) or b""
+
+    def move_to_flood(self) -> None:
+        """Move each FORWARD and REPLY to ``flood_flows``, and say that it is looked into."""
+        pending, flood = self.program.pending, self.program.flood
+        for key in list(pending.each_key()):
+            value = pending.read(key)
+            if value is not None and abi.key_kind(key) is not abi.Kind.SEEN:
+                assert flood.insert(key, value) == pending.delete(key) == 0
+        self.flooded = True
+        table, slot = bpf.BpfMap(self.program.plane.maps["pressure"]), (0).to_bytes(4, "little")
+        table.write(slot, self._all(self.full_ns(), self.now_ns + 3600 * SECOND))
 
     def change_control(self, **change: Any) -> None:
         """Write control with other values."""
@@ -234,6 +296,11 @@ class World:
         self._dirty = True
         value = dataclasses.replace(self.server(server), **change)
         self.maps.backends.write(server.id, value)
+
+    def change_backend(self, number: int, value: abi.BackendValue) -> None:
+        """Write a backend that is none of the servers."""
+        self._dirty = True
+        self.maps.backends.write(number, value)
 
     def change_hash(self, slots: tuple[int, ...], service: int = 0) -> None:
         """Write the hash table that a service uses."""
@@ -253,8 +320,13 @@ class World:
         self.change_side("client", **change)
 
     def change_side(self, side: str, **change: Any) -> None:
-        """Write the interface of the "client" or the "backend" side."""
+        """Write the interface of the "client" or the "backend" side.
+
+        Flags of hand-off are told as in IPv4, the other family's as IPv6's.
+        """
         self._dirty = True
+        if self.family == 6 and "flags" in change:
+            change["flags"] = _families_swapped(change["flags"])
         value = dataclasses.replace(self.interface(side), **change)
         self.maps.interfaces.write(self.ingress(side), value)
 
@@ -274,8 +346,17 @@ class World:
             self.maps.services.delete(endpoint)
         for endpoint, _ in list(self.maps.backend_index.items()):
             self.maps.backend_index.delete(endpoint)
+        self.maps.probe_index.replace({})
+        self.maps.service_ranges.replace({})
+        self.maps.source_rules.keep_only(set())
+        for sources in (self.maps.affinity, self.maps.companions):
+            sources.forget(lambda _service, _backend: False)
+        for number in (0, 1):
+            self.maps.usage.reset(number)
+            self.maps.pick_tables.reset(number)
         for server in reversed(SERVERS):  # of two with one address the first one stays
             self.maps.backends.write(server.id, self.server(server))
+            self.maps.backend_loads.reset(server.id)
             self.maps.backend_index.write(endpoint_of(server.end), server.id, server.service)
         for half in (0, 1):  # the table that is not in use would lead astray
             self.maps.hash_tables.write(0, half, ((B2.id, B3.id)[half],) * abi.HASH_SLOTS)
@@ -286,12 +367,46 @@ class World:
     def _write_service(self, end: End, value: abi.ServiceValue) -> None:
         self.maps.services.write(endpoint_of(end), value)
 
+    # What is said in IPv4, and meant
+
+    def native(self, frame: bytes) -> bytes:
+        """The frame of this world. Raises ValueError: it has no such frame."""
+        return frame
+
+    def native_addr(self, addr: int) -> int:
+        """The address of this world."""
+        return addr
+
+    def native_endpoint(self, end: End) -> Endpoint:
+        """One side of a conversation of this world."""
+        return Endpoint(self.native_addr(end.number), end.port)
+
+    def native_key(self, key: FlowKey) -> FlowKey:
+        """The tuple of this world."""
+        return key
+
+    def number_probes(self, key: tuple[int, int]) -> None:
+        """Say by which key probes are numbered in what follows."""
+
+    def native_probe(self, seq: int, key: FlowKey) -> int:
+        """The number of a probe in this world; ``key`` is its answer's."""
+        return seq
+
     # Running
 
     def run(
         self, frame: bytes, at: str = "client", meta: bytes = b"", program: str = "xdp_router"
     ) -> Outcome:
-        """Run a frame that arrives on the "client" or the "backend" side."""
+        """Run a frame, said in IPv4, that arrives on the "client" or the "backend" side.
+
+        What comes out is of this world.
+        """
+        return self.run_native(self.native(frame), at, meta, program)
+
+    def run_native(
+        self, frame: bytes, at: str = "client", meta: bytes = b"", program: str = "xdp_router"
+    ) -> Outcome:
+        """The same with a frame of this world."""
         return self.program.run(frame, self.ingress(at), meta, program)
 
     def ingress(self, at: str) -> int:
@@ -299,9 +414,9 @@ class World:
         return self.wires.client if at == "client" else self.wires.backend
 
 
-def endpoint_of(end: End) -> Endpoint:
+def endpoint_of(end: End, proto: int = 6) -> Endpoint:
     """The same as the maps' key."""
-    return Endpoint(end.number, end.port)
+    return Endpoint(end.number, end.port, proto)
 
 
 Given = Callable[[World], object]

@@ -8,11 +8,20 @@ from collections.abc import Set as AbstractSet
 
 from ..model import Mode, Service
 from .base import ProbeSettings, Sequencer, Strategy
+from .inline import InlineStrategy
+from .probing import Servers, Shared
 from .race import RaceStrategy
+from .snapshot import SnapshotStrategy
 
-Factory = Callable[[Iterable[Service], AbstractSet[int], ProbeSettings, Sequencer], Strategy]
+Factory = Callable[
+    [Iterable[Service], AbstractSet[int], ProbeSettings, Sequencer, Shared], Strategy
+]
 
-STRATEGIES: dict[str, Factory] = {"race": RaceStrategy}
+STRATEGIES: dict[str, Factory] = {
+    "race": RaceStrategy,
+    "snapshot": SnapshotStrategy,
+    "inline": InlineStrategy,
+}
 """Every mode that can be configured, by its name in the configuration."""
 
 
@@ -22,14 +31,21 @@ def create(
     up: AbstractSet[int],
     settings: ProbeSettings,
     sequence: Sequencer,
+    shared: Shared | None = None,
 ) -> Strategy:
     """The strategy of a mode, for the services that use it.
 
-    ``up`` is the caller's set of usable backend ids, which the strategy goes on looking at.
+    ``up`` is the caller's set of usable backend ids, which the strategy goes on looking at;
+    ``shared``: what it has in common with the caller's other ones, if there are any.
     Raise ValueError if there is no such strategy.
     """
+    require_mode(mode)
+    shared = shared if shared is not None else Shared(Servers(settings))
+    return STRATEGIES[mode.name.lower()](services, up, settings, sequence, shared)
+
+
+def require_mode(mode: Mode) -> None:
+    """Raise ValueError if there is no strategy of a mode."""
     name = mode.name.lower()
-    factory = STRATEGIES.get(name)
-    if factory is None:
+    if name not in STRATEGIES:
         raise ValueError(f"mode {name!r} is not available; choose one of {', '.join(STRATEGIES)}")
-    return factory(services, up, settings, sequence)

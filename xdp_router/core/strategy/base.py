@@ -7,13 +7,13 @@ knows nothing of bindings, of the degrade chain or of kept decisions; those are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..commands import SendProbe
+from ..commands import PublishPickTable, SendProbe, SetServiceMode
 from ..events import FirstPacket, ProbeReply, ProbeSent
-from ..model import Backend, ProbeRecord, Reason, Service
+from ..model import Backend, Mode, ProbeRecord, Reason, Service, Snapshot
 
 Sequencer = Callable[[Backend, int, int], int]
 """(backend, probe port, nonce) -> the probe's sequence number."""
@@ -28,6 +28,7 @@ class ProbeSettings:
     """
 
     coalesce_window_ns: int = 2_000_000
+    tie_window_ns: int = 30_000
     probe_rate: int = 1000
     probe_burst: int = 100
     probe_port_min: int = 61_000
@@ -59,9 +60,10 @@ class Verdict:
     first: FirstPacket
     backend: int
     reason: Reason
+    mode: Mode = Mode.RACE
 
 
-Step = SendProbe | Verdict
+Step = SendProbe | PublishPickTable | SetServiceMode | Verdict
 
 
 @dataclass(slots=True)
@@ -108,11 +110,28 @@ class Strategy(Protocol):
     def probe_sent(self, event: ProbeSent, now_ns: int) -> Sequence[Step]:
         """A probe left, or could not be sent."""
 
-    def probe_reply(self, event: ProbeReply, now_ns: int) -> Sequence[Step]:
-        """Something came back for a probe."""
+    def probe_replies(self, events: Sequence[ProbeReply], now_ns: int) -> Sequence[Step]:
+        """What is there of answers, one or several: all are noted before anything is decided."""
 
     def backend_state(self, service: Service, backend: int, up: bool) -> None:
         """The set of usable backends, which the strategy was given to look at, has changed."""
+
+    def awaits(self, event: ProbeReply) -> bool:
+        """Whether an answer may be to a probe of this strategy: others probe that place, too."""
+
+    def snapshot(self, service: int) -> Snapshot | None:
+        """What the newest published table was made of, if there are tables."""
+
+    def told(self, service: int) -> None:
+        """Something was told of a backend of the service, for its score."""
+
+    def apply(self, services: Iterable[Service], settings: ProbeSettings) -> Sequence[Step]:
+        """Have these services and settings from now on.
+
+        Before that, ``backend_state`` has said "down" of every backend that departs or is probed
+        otherwise: no answer of one is waited for. Flows of a service that goes to another mode
+        get their verdicts all the same, those that nothing comes for at once.
+        """
 
     def deadline(self) -> int | None:
         """The next instant at which ``expire`` has something to do."""

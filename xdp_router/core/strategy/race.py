@@ -5,6 +5,12 @@ A race belongs to one service. Its leader is the first packet that started it; f
 that come while it runs, or shortly after it was decided, join it, so that the number of
 probes a second is bounded whatever the load. A race keeps its record open until its deadline:
 answers that come after the decision still show up in ``explain``.
+
+Nobody waits for a second answer. But where several are there when the race is decided, the
+one with the shortest round trip wins, and among round trips that differ by no more than their
+own noise (``tie_window_ns``) weights and scores decide, in turns. Of a service with many backends
+``candidates`` of them, at random, take part: the best of a few is nearly the best of all (power
+of k choices), at a fraction of the probes.
 """
 
 from __future__ import annotations
@@ -13,13 +19,26 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from ..commands import SendProbe
 from ..events import FirstPacket, ProbeReply, ProbeSent
-from ..model import NO_BACKEND, Backend, Endpoint, ProbeAnswer, ProbeRecord, Reason, Service
-from ..ports import ProbePorts
-from ..ratelimit import TokenBucket
+from ..model import NO_BACKEND, Backend, Endpoint, ProbeRecord, Reason, Service, Snapshot
+from ..probe_kinds import is_refusal, judge, probed_endpoint
+from ..score import pick_weights, scores
 from .base import BackendStats, Evidence, ProbeSettings, Sequencer, Step, Verdict
+from .probing import (
+    COUNTED_AS,
+    GOOD,
+    PROBE_COUNTERS,
+    ProbeKey,
+    Servers,
+    Shared,
+    key_of,
+    key_of_answer,
+    some_of,
+)
+from .turns import Turns
 
 LATE_GRACE_NS = 1_000_000
 """The least time that a race is given. An event that is handled late may come after
@@ -28,25 +47,35 @@ client retransmits, so a millisecond costs nothing and often saves the measureme
 
 _NOBODY: frozenset[int] = frozenset()
 
+LEVEL_WINDOWS = 2
+"""How many tie windows may be between round trips of backends that tied in the last race."""
+
+_TURN = 1024
+"""What a score of 1 is worth where turns are taken by weight and score."""
+
 
 class _Race(Evidence):
     """One race: the ``members`` that wait for it and the ``probes`` that are outstanding."""
 
     __slots__ = (
+        "arrived",
         "deadline_ns",
         "decided_ns",
         "members",
         "probes",
         "reason",
+        "service",
         "short",
         "winner",
     )
 
-    def __init__(self, leader: FirstPacket, deadline_ns: int) -> None:
+    def __init__(self, service: Service, leader: FirstPacket, deadline_ns: int) -> None:
         super().__init__()
+        self.service = service
         self.members: list[FirstPacket] = [leader]
         self.deadline_ns = deadline_ns
         self.probes: dict[int, _Probe] = {}  # by backend: those that may still tell something
+        self.arrived: list[ProbeRecord] = []  # SYN-ACKs that it is decided by
         self.short = False  # a candidate got no probe: budget or ports were used up
         self.decided_ns = 0
         self.winner = NO_BACKEND
@@ -69,22 +98,12 @@ class _Probe:
 
     __slots__ = ("backend", "key", "race", "record", "seq")
 
-    def __init__(self, race: _Race, backend: Backend, port: int, seq: int) -> None:
+    def __init__(self, race: _Race, backend: Backend, key: ProbeKey, seq: int) -> None:
         self.race = race
         self.backend = backend
-        self.key = (backend.endpoint.addr, backend.endpoint.port, port)
+        self.key = key
         self.seq = seq
         self.record = ProbeRecord(backend.id, 0)
-
-
-class _Server:
-    """What one endpoint is probed by: source ports, and the budget."""
-
-    __slots__ = ("budget", "ports")
-
-    def __init__(self, settings: ProbeSettings) -> None:
-        self.ports = ProbePorts(settings.probe_port_min, settings.probe_port_max)
-        self.budget = TokenBucket(settings.probe_rate, settings.probe_burst)
 
 
 class RaceStrategy:
@@ -99,49 +118,52 @@ class RaceStrategy:
         up: AbstractSet[int],
         settings: ProbeSettings,
         sequence: Sequencer,
+        shared: Shared | None = None,
     ) -> None:
+        """``shared`` None: nobody else probes. Raise ValueError for limits that cannot be used."""
         self._up = up
         self._settings = settings
         self._sequence = sequence
+        self._shared = shared if shared is not None else Shared(Servers(settings))
+        self._servers = self._shared.servers
         # By service, and by the backends that are left out: at most one set a backend's address
         # and a subnet, whatever clients call themselves.
         self._latest: dict[int, dict[frozenset[int], _Race]] = {}
-        self._probes: dict[tuple[int, int, int], _Probe] = {}
+        self._probes: dict[ProbeKey, _Probe] = {}
         self._timers: list[tuple[int, int, _Race]] = []
         self._races_started = 0
         self._open_races = 0
+        self._first = Turns()
+        self._ties = Turns()
+        self._level: dict[int, frozenset[int]] = {}  # by service: who tied in its last race
         self._backends: dict[int, Backend] = {}
         self._stats: defaultdict[int, BackendStats] = defaultdict(BackendStats)
-        # Two backends may be one server: what an answer is matched by, and what a server has
-        # to bear, both go by the endpoint.
-        self._servers: dict[Endpoint, _Server] = {}  # those that were probed
-        for service in services:
-            for backend in service.backends:
-                self._backends[backend.id] = backend
-        _Server(settings)  # bad limits are told now
+        self._probed: dict[int, Endpoint] = {}  # by backend
+        self.apply(services, settings)
         self._counters = dict.fromkeys(
             (
                 "races_started",
                 "races_joined",
                 "races_joined_after",
                 "races_won",
+                "races_tied",
                 "races_all_refused",
                 "races_deadline",
-                "probes_requested",
-                "probes_over_budget",
-                "probes_without_port",
-                "probes_not_sent",
-                "probes_synack",
-                "probes_rst",
-                "probes_unreachable",
-                "probes_unanswered",
-                "probes_backend_down",
-                "probe_answers_late",
-                "probe_answers_unmatched",
-                "probe_sends_unmatched",
+                *PROBE_COUNTERS,
             ),
             0,
         )
+
+    def awaits(self, event: ProbeReply) -> bool:
+        """Whether a probe is outstanding that this may be the answer to."""
+        return key_of_answer(event) in self._probes
+
+    def snapshot(self, service: int) -> Snapshot | None:
+        """There is none: each flow is measured."""
+        return None
+
+    def told(self, service: int) -> None:
+        """What was told is looked at when a race is decided."""
 
     @property
     def open_races(self) -> int:
@@ -199,10 +221,11 @@ class RaceStrategy:
         if not candidates:
             return Evidence(), (Verdict(first, NO_BACKEND, Reason.NO_CANDIDATE),)
         deadline_ns = max(first.seen_ns + service.deadline_ns, now_ns + LATE_GRACE_NS)
-        race = _Race(first, deadline_ns)
+        race = _Race(service, first, deadline_ns)
+        candidates = some_of(candidates, service.candidates, self._shared.draw)
         # Whoever is asked first has a head start of some microseconds over an equal: each
-        # has it in turn.
-        turn = self._races_started % len(candidates)
+        # has it in turn, as often as its weight says.
+        turn = self._first.take(candidates)
         candidates = candidates[turn:] + candidates[:turn]
         steps: list[Step] = []
         for backend in candidates:
@@ -222,18 +245,13 @@ class RaceStrategy:
         return race, steps
 
     def _probe(self, race: _Race, backend: Backend, now_ns: int) -> SendProbe | None:
-        server = self._servers.get(backend.endpoint)
-        if server is None:
-            server = self._servers[backend.endpoint] = _Server(self._settings)
-        if not server.budget.take(now_ns):
-            self._counters["probes_over_budget"] += 1
-            return None
-        slot = server.ports.acquire()
+        probed = self._probed[backend.id]
+        slot = self._servers.take(probed, now_ns, self._counters)
         if slot is None:
-            self._counters["probes_without_port"] += 1
             return None
         seq = self._sequence(backend, slot.port, slot.nonce)
-        probe = _Probe(race, backend, slot.port, seq)
+        key = key_of(probed, slot.port)
+        probe = _Probe(race, backend, key, seq)
         self._probes[probe.key] = probe
         race.probes[backend.id] = probe
         race.records.append(probe.record)
@@ -244,11 +262,10 @@ class RaceStrategy:
 
     def probe_sent(self, event: ProbeSent, now_ns: int) -> Sequence[Step]:
         """Note the send time stamp; ``sent_ns`` 0: that candidate has lost."""
-        backend = self._backends.get(event.backend)
+        probed = self._probed.get(event.backend)
         probe = None
-        if backend is not None:
-            endpoint = backend.endpoint
-            probe = self._probes.get((endpoint.addr, endpoint.port, event.probe_port))
+        if probed is not None:
+            probe = self._probes.get(key_of(probed, event.probe_port))
         if probe is None or probe.seq != event.seq or probe.record.sent_ns:
             self._counters["probe_sends_unmatched"] += 1
             return ()
@@ -265,14 +282,31 @@ class RaceStrategy:
         return ()  # not a refusal: the race goes on until its deadline
 
     def probe_reply(self, event: ProbeReply, now_ns: int) -> Sequence[Step]:
-        """Note an answer; the first SYN-ACK wins, a refusal loses."""
-        probe = self._probes.get((event.backend_addr, event.backend_port, event.probe_port))
-        if probe is None or probe.seq != event.seq or probe.record.answered_ns:
+        """Note an answer; the first good one wins, a refusal loses."""
+        return self.probe_replies((event,), now_ns)
+
+    def probe_replies(self, events: Sequence[ProbeReply], now_ns: int) -> Sequence[Step]:
+        """Note all answers, then decide the races that can be."""
+        steps: Sequence[Step] = ()
+        for race in [self._note(event) for event in events]:
+            if race is None or race.decided_ns:
+                continue
+            found = self._won(race, now_ns) if race.arrived else self._refused_by_all(race, now_ns)
+            steps = [*steps, *found] if steps else found
+        return steps
+
+    def _note(self, event: ProbeReply) -> _Race | None:
+        """The race that an answer belongs to."""
+        probe = self._probes.get(key_of_answer(event))
+        answer = None
+        if probe is not None and not probe.record.answered_ns:
+            answer = judge(probe.backend.probe, probe.seq, event)
+        if probe is None or answer is None:
             self._counters["probe_answers_unmatched"] += 1
-            return ()
+            return None
         race = probe.race
         record = probe.record
-        record.answer = event.answer
+        record.answer = answer
         record.answered_ns = event.received_ns
         if race.decided_ns:
             self._counters["probe_answers_late"] += 1
@@ -280,21 +314,66 @@ class RaceStrategy:
             self._measured(probe)
             self._drop(probe)
         stats = self._stats[record.backend]
-        if event.answer is ProbeAnswer.SYNACK:
-            self._counters["probes_synack"] += 1
+        self._counters[COUNTED_AS[answer]] += 1
+        if answer in GOOD:
             stats.answers += 1
             race.answered.append(record.backend)
-            if race.decided_ns:
-                return ()
-            stats.wins += 1
-            self._counters["races_won"] += 1
-            self._open_races -= 1
-            return race.decide(record.backend, Reason.RACE_WON, now_ns)
+            if not race.decided_ns:
+                race.arrived.append(record)
+            return race
         stats.losses += 1
-        refusal = "probes_rst" if event.answer is ProbeAnswer.RST else "probes_unreachable"
-        self._counters[refusal] += 1
-        race.refused.add(record.backend)
-        return self._refused_by_all(race, now_ns)
+        if is_refusal(answer):  # else it is alive, and nobody knows for what
+            race.refused.add(record.backend)
+        return race
+
+    def _won(self, race: _Race, now_ns: int) -> Sequence[Step]:
+        winner, reason = self._winner(race.service, race.arrived, now_ns)
+        self._stats[winner].wins += 1
+        self._counters["races_won"] += 1
+        self._open_races -= 1
+        return race.decide(winner, reason, now_ns)
+
+    def _winner(
+        self, service: Service, arrived: Sequence[ProbeRecord], now_ns: int
+    ) -> tuple[int, Reason]:
+        if len(arrived) == 1:
+            return arrived[0].backend, Reason.RACE_WON
+        # Without a send time there is no round trip: then who was here first.
+        complete = all(record.sent_ns for record in arrived)
+        times = [record.rtt_ns if complete else record.answered_ns for record in arrived]
+        window = self._settings.tie_window_ns
+        # Hysteresis: those who tied are given room, or two whose round trips differ by about
+        # the window would share flows in one race and not in the next.
+        level = self._level.get(service.id, _NOBODY)
+        least = min(times)
+        nearest = arrived[times.index(least)].backend in level
+        tied = [
+            record
+            for record, took in zip(arrived, times, strict=True)
+            if took - least
+            <= (window * LEVEL_WINDOWS if nearest and record.backend in level else window)
+        ]
+        self._level[service.id] = frozenset(record.backend for record in tied)
+        if len(tied) == 1:
+            return tied[0].backend, Reason.RACE_WON
+        for record in tied:
+            record.tied = True
+        self._counters["races_tied"] += 1
+        members = [self._backends[record.backend] for record in tied]
+        turn = self._ties.take(members, self._shares(service, members, now_ns))
+        return tied[turn].backend, Reason.TIE
+
+    def _shares(self, service: Service, members: Sequence[Backend], now_ns: int) -> list[int]:
+        """How often each of those that are equally near wins: by weight, and by score if
+        something was told of them. In one unit, as the turns that are owed go on."""
+        inputs = self._shared.inputs
+        known = [inputs.measured(each.id, None, service.score_age_ns, now_ns) for each in members]
+        if not any(each.is_told for each in known):
+            return [_TURN * each.weight for each in members]
+        # Equally near: that term is 1, for those of whom nothing was told, too.
+        near = [replace(each, rtt_ns=1) for each in known]
+        found = pick_weights(scores(near, service.score), [each.weight for each in members])
+        return [round(_TURN * each) for each in found]
 
     def _refused_by_all(self, race: _Race, now_ns: int) -> Sequence[Step]:
         """End a race that nobody can win any more, as far as that is known for certain.
@@ -311,13 +390,14 @@ class RaceStrategy:
         return race.decide(NO_BACKEND, Reason.ALL_REFUSED, now_ns)
 
     def _measured(self, probe: _Probe) -> None:
-        if probe.record.answer is ProbeAnswer.SYNACK:
+        if probe.record.answer in GOOD:
             self._stats[probe.backend.id].last_rtt_ns = probe.record.rtt_ns
 
     def _drop(self, probe: _Probe) -> None:
         """Nothing more is expected of this probe: its port may be used again."""
         del self._probes[probe.key]
-        self._servers[probe.backend.endpoint].ports.release(probe.key[2])
+        addr, port, proto, probe_port = probe.key  # where it went, whatever is probed by now
+        self._servers.release(Endpoint(addr, port, proto), probe_port)
         del probe.race.probes[probe.backend.id]
 
     # Backends and time
@@ -329,16 +409,36 @@ class RaceStrategy:
             for excluded in [each for each, race in latest.items() if race.decided_ns]:
                 del latest[excluded]
             return
-        endpoint = self._backends[backend].endpoint
-        server = self._servers.get(endpoint)
+        probed = self._probed.get(backend)
+        if probed is None:
+            return  # it takes part in no race
+        server = self._servers.find(probed)
         for port in server.ports.held if server is not None else ():
-            probe = self._probes[endpoint.addr, endpoint.port, port]
-            if probe.backend.id != backend:
+            probe = self._probes.get(key_of(probed, port))
+            if probe is None or probe.backend.id != backend:
                 continue
             if not probe.record.answered_ns:
                 self._counters["probes_backend_down"] += 1
                 self._stats[backend].losses += 1
             self._drop(probe)
+
+    def apply(self, services: Iterable[Service], settings: ProbeSettings) -> Sequence[Step]:
+        """Have these from now on; see ``Strategy``. Races that run go on."""
+        services = tuple(services)
+        self._settings = settings
+        backends = {each.id: each for service in services for each in service.backends}
+        for gone in self._backends.keys() - backends.keys():
+            self._stats.pop(gone, None)
+        for turns in (self._first, self._ties):
+            turns.keep_only(backends.keys())
+        # Of a service that has another mode by now: it is still waited for.
+        asked = {probe.backend.id: probe.backend for probe in self._probes.values()}
+        self._backends = asked | backends
+        self._probed = {each.id: probed_endpoint(each) for each in self._backends.values()}
+        for known in (self._latest, self._level):
+            for gone in known.keys() - {each.id for each in services}:
+                del known[gone]
+        return ()
 
     def deadline(self) -> int | None:
         """The deadline of the earliest race that has an undecided flow or a probe in flight."""

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the mode gains over the control arm, and what the method costs, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def gain_line(service: Mapping[str, Any]) -> str:
+    """Below the table of services; empty where there is no control arm."""
+    view = service.get("first_byte") or {}
+    control = view.get("control_arm")
+    if not control:
+        return ""
+    by = str(control["by"]).replace("_", " ")
+    head = f"control arm, {control['percent']} % of new flows by {by}:"
+    gain = control["gain_p99_ms"]
+    if gain is None:
+        return f"{head} nothing to compare yet"
+    arms = view["arms"]
+    told = f"{head} first byte p99 {arms['control']['p99_ms']:g} ms, with the mode "
+    told += f"{arms['mode']['p99_ms']:g} ms; it gains {gain['estimate']:g} ms"
+    flows = f"of {arms['mode']['count']} and {arms['control']['count']} flows"
+    if gain["low"] is None or gain["high"] is None:
+        return f"{told} ({flows}: too few to say how sure that is)"
+    confidence = round(100 * control["confidence"])
+    return f"{told} ({confidence} %: {gain['low']:g} to {gain['high']:g} ms, {flows})"
+
+
+def costs(status: Mapping[str, Any]) -> str:
+    """For ``status``."""
+    kept, probing = status.get("flow_binding_retention"), status.get("probe_overhead")
+    told = []
+    if kept is not None:
+        told.append(f"{100 * kept:.4g} % of flows kept their binding")
+    if probing is not None:
+        told.append(f"probing took {100 * probing:.2g} % of the bytes")
+    return ", ".join(told) or "nothing to tell yet"

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores as plain data: what a backend's share of new flows is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from xdp_router.core.abi import PICK_SLOTS
+from xdp_router.core.model import Backend, Decision, Mode, Scored, Snapshot
+
+from .loads import load_reader
+
+if TYPE_CHECKING:
+    from .app import Router
+
+_NS_PER_US = 1000
+_NS_PER_MS = 1_000_000
+
+
+def score_view(router: Router, backend: Backend) -> dict[str, Any]:
+    """Of the list of backends: mode, share, score with its terms, what was told, load."""
+    modes = router.engine.roster
+    mode = modes.mode_of(backend.service)
+    snapshot = modes.snapshot(backend.service)
+    scored = next(
+        (each for each in (snapshot.scored if snapshot else ()) if each.backend == backend.id), None
+    )
+    load = load_reader(router.state.maps)(backend.id)
+    now_ns = time.monotonic_ns()
+    told = modes.inputs.told(backend.id)
+    return {
+        "mode": mode.name.lower(),
+        # Without a slot is 0; of a mode that has no table, or before the first one, nothing.
+        "share": _share(scored)
+        if mode is Mode.SNAPSHOT and snapshot and snapshot.made_ns
+        else None,
+        "score": round(scored.score, 4) if scored else None,
+        "terms": _terms(scored) if scored else None,
+        "told": {
+            _NAMES[name]: {
+                "value": _shown(name, each.value),
+                "age_s": round((now_ns - each.told_ns) / 1e9, 3),
+            }
+            for name, each in told.items()
+        },
+        "open": load.open,
+        "synack_us": round(load.ewma_ns / _NS_PER_US, 1) if load.ewma_ns else None,
+    }
+
+
+def snapshot_view(decision: Decision, name_of: Callable[[int], str]) -> dict[str, Any] | None:
+    """Of one decision: how old its snapshot was, and who had which share of it, and why."""
+    snapshot = decision.snapshot
+    if snapshot is None:
+        return None
+    return {
+        "age_us": round((decision.decided_ns - snapshot.made_ns) / _NS_PER_US, 1),
+        "backends": [
+            {
+                "backend": name_of(each.backend),
+                "share": _share(each),
+                "score": round(each.score, 4),
+                "terms": _terms(each),
+                "rtt_us": None if each.rtt_ns is None else round(each.rtt_ns / _NS_PER_US, 1),
+                "ttft_ms": None if each.ttft_ns is None else _shown("ttft_ns", each.ttft_ns),
+                "cache_hit": each.cache,
+                "queue": each.queue,
+            }
+            for each in snapshot.scored
+        ],
+    }
+
+
+def candidates_of(snapshot: Snapshot, name_of: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Who could be picked, in the form that candidates of a race have."""
+    return [
+        {
+            "backend": name_of(each.backend),
+            "rtt_us": None if each.rtt_ns is None else round(each.rtt_ns / _NS_PER_US, 1),
+            "answer": "snapshot",
+            "tied": False,
+        }
+        for each in snapshot.scored
+    ]
+
+
+def _share(scored: Scored | None) -> float:
+    return round(scored.slots / PICK_SLOTS, 4) if scored else 0.0
+
+
+def _terms(scored: Scored) -> dict[str, float | None]:
+    terms = {
+        "rtt": scored.rtt_term,
+        "ttft": scored.ttft_term,
+        "cache": scored.cache,
+        "queue": scored.queue_term,
+    }
+    return {name: None if value is None else round(value, 4) for name, value in terms.items()}
+
+
+_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue"}
+
+
+def _shown(name: str, value: float) -> float:
+    return round(value / _NS_PER_MS, 3) if name == "ttft_ns" else value

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs beside everything else: made here, kept, named, and ended at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+AGAIN_S = 1.0
+"""How long after a fault work begins again that has to go on."""
+
+_log = structlog.get_logger()
+
+
+class Tasks:
+    """Tasks of one router. One that fails is told in the log, and ends no other."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Begin, in the running loop. ``name``: for the log."""
+        task = asyncio.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """The same with work that goes on until it is cancelled: if it fails, it begins again.
+
+        A map that cannot be read or written, because memory is short, must not be the end of it.
+        """
+        self.spawn(_again_and_again(work, name), name)
+
+    async def cancel(self) -> None:
+        """Cancel all of them, and wait until they have ended."""
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("task_failed", task=task.get_name(), error=repr(task.exception()))
+
+
+async def _again_and_again(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    told = ""
+    while True:
+        try:
+            await work()
+            return
+        except Exception as error:
+            if repr(error) != told:  # once: it may go on for long
+                told = repr(error)
+                _log.error("task_failed", task=name, error=told, consequence="it begins again")
+        await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A backend picked in the packet's own path: from the newest table of background measurements
+ * (snapshot), or the better of two by what flows themselves have shown (inline). Both draw at
+ * random by share, and never take "the best of all": what comes within one round of measuring
+ * would all go to one backend. Flows of one source draw the same, if the service wants that.
+ */
+#ifndef XR_PICK_H
+#define XR_PICK_H
+
+#include "binding.h"
+#include "load.h"
+
+/* Picks of one first packet: another one where the reply tuple of the first is taken. */
+#define PICK_TRIES 2
+/* Slots that are looked at for a backend that can have the flow. */
+#define PICK_DRAWS 8
+#define PICK_STEP 97 /* coprime to XR_PICK_SLOTS */
+/* The same for two of them, in the hash table, where each has slots by its weight. */
+#define INLINE_DRAWS 6
+#define INLINE_STEP 397 /* coprime to XR_HASH_SLOTS */
+/* One decision in so many may measure a backend anew whose sample is old. */
+#define INLINE_TRY_MASK 15
+#define INLINE_UNIT_SHIFT 7 /* 128 ns: a second times flows times weight fits into 64 bits */
+
+static __always_inline int is_measured(const struct service *service)
+{
+	return service->mode == XR_MODE_SNAPSHOT || service->mode == XR_MODE_INLINE;
+}
+
+/* May the service's pick table be used still? */
+static __always_inline int is_snapshot_fresh(const struct service *service, __u64 now_ns)
+{
+	struct picks *picks = picks_lookup(service->id);
+
+	return picks && picks->made_ns &&
+	       !older_than(picks->made_ns, service->snapshot_age_ns, now_ns);
+}
+
+/* Can the backend have this flow? Its number may be another service's by now. */
+static __always_inline int is_fit(const struct packet *p, const struct service *service,
+				  const struct decide_state *state, __u32 id)
+{
+	struct backend *backend = backends_lookup(id);
+
+	return id != state->tried && backend_usable(backend) && backend->service == service->id &&
+	       (is_fullnat(service) || !is_backend_itself(backend, p));
+}
+
+/* Where the drawing begins. */
+static __always_inline __u32 first_draw(const struct packet *p, const struct service *service)
+{
+	return service->flags & XR_SERVICE_AFFINITY ? choice_hash(service, &p->key)
+						    : bpf_get_prandom_u32();
+}
+
+static __always_inline __u32 pick_from_table(const struct packet *p, const struct service *service,
+					     const struct decide_state *state)
+{
+	struct picks *picks = picks_lookup(service->id);
+	__u32 draw = first_draw(p, service);
+	struct pick_table *table;
+	int turn;
+
+	table = pick_tables_lookup(2 * service->id + (picks ? picks->active & 1 : 0));
+	if (!table)
+		return XR_NO_BACKEND;
+	for (turn = 0; turn < PICK_DRAWS; turn++) {
+		__u32 slot = draw % XR_PICK_SLOTS;
+		__u32 id;
+
+		asm volatile("" : "+r"(slot)); /* see hash_pick() */
+		if (slot >= XR_PICK_SLOTS)
+			break;
+		id = table->slots[slot];
+		if (is_fit(p, service, state, id))
+			return id;
+		draw += PICK_STEP;
+	}
+	return XR_NO_BACKEND;
+}
+
+/* What a flow would wait for an answer, in units; 0: nothing is known. */
+static __always_inline __u64 expected_wait(const struct backend_load *load, __u64 now_ns)
+{
+	__u64 waiting_ns = load->waiting_ns;
+	__u64 wait_ns = load->ewma_ns;
+
+	/* A packet that nobody has answered yet: it takes longer than this. */
+	if (waiting_ns && older_than(waiting_ns, wait_ns, now_ns))
+		wait_ns = now_ns - waiting_ns;
+	return (wait_ns < LOAD_MOST_NS ? wait_ns : LOAD_MOST_NS) >> INLINE_UNIT_SHIFT;
+}
+
+/* Is it time for a new sample of the backend? Then it gets one flow, whatever is known. */
+static __always_inline int wants_sample(struct backend_load *load, __u64 now_ns)
+{
+	if (!older_than(load->last_ns, LOAD_FRESH_NS, now_ns) ||
+	    !older_than(load->tried_ns, LOAD_FRESH_NS, now_ns))
+		return 0;
+	if (load->last_ns && (bpf_get_prandom_u32() & INLINE_TRY_MASK))
+		return 0;
+	load->tried_ns = now_ns;
+	count(XR_COUNT_inline_tried);
+	return 1;
+}
+
+/* The one of two that is expected to answer sooner for its weight. */
+static __always_inline __u32 better_of(__u32 one, __u32 other, __u64 now_ns)
+{
+	struct backend *backend = backends_lookup(one), *second = backends_lookup(other);
+	struct backend_load *load = backend_load_lookup(one);
+	struct backend_load *others = backend_load_lookup(other);
+	__u64 wait, others_wait;
+
+	if (!backend || !load || !second || !others || wants_sample(load, now_ns))
+		return one;
+	if (wants_sample(others, now_ns))
+		return other;
+	wait = expected_wait(load, now_ns);
+	others_wait = expected_wait(others, now_ns);
+	/* of whom nothing is known is as good as the other one */
+	wait = wait ? wait : others_wait ? others_wait : 1;
+	others_wait = others_wait ? others_wait : wait;
+	wait *= (load_open(one, load) + 1) * (second->weight ? second->weight : 1);
+	others_wait *= (load_open(other, others) + 1) * (backend->weight ? backend->weight : 1);
+	return others_wait < wait ? other : one;
+}
+
+static __always_inline __u32 pick_of_two(const struct packet *p, const struct service *service,
+					 const struct decide_state *state)
+{
+	__u32 draw = first_draw(p, service);
+	__u32 first = XR_NO_BACKEND;
+	int turn;
+
+	for (turn = 0; turn < INLINE_DRAWS; turn++) {
+		__u32 id = hash_pick(service, draw);
+
+		draw += INLINE_STEP;
+		if (id == first || !is_fit(p, service, state, id))
+			continue;
+		if (first != XR_NO_BACKEND)
+			return better_of(first, id, state->now_ns);
+		first = id;
+	}
+	return first;
+}
+
+static __always_inline __u32 pick(const struct packet *p, const struct service *service,
+				  const struct decide_state *state)
+{
+	return service->mode == XR_MODE_INLINE ? pick_of_two(p, service, state)
+					       : pick_from_table(p, service, state);
+}
+
+#endif

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between two configurations, in the words of the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from xdp_router.core.changes import (
+    FIXED,
+    Kind,
+    backend_keys,
+    diff,
+    settings_keys,
+)
+from xdp_router.core.config import RouterConfig, Settings, parse_config
+from xdp_router.core.identity import Known, renumber, vanished
+from xdp_router.core.model import (
+    Backend,
+    Forwarding,
+    KernelHandoff,
+    Mode,
+    Orphans,
+    Probe,
+    ProbeKind,
+    ScoreWeights,
+    Service,
+    SourcePrefix,
+)
+
+TEXT = """
+[[service]]
+name = "web"
+address = "198.18.100.1:80"
+fallback = "b1"
+[[service.backend]]
+name = "b1"
+address = "198.19.1.2:8080"
+[[service.backend]]
+name = "b2"
+address = "198.19.2.2:8080"
+weight = 3
+[[service]]
+name = "api"
+address = "198.18.100.1:81"
+deny = ["198.18.7.0/24"]
+[[service.backend]]
+name = "a1"
+address = "198.19.1.2:8081"
+vlan = 7
+"""
+CONFIG = parse_config(TEXT, "router.toml")
+
+
+def after(old: RouterConfig, text: str) -> RouterConfig:
+    """What ``text`` says, with the ids of what is there already."""
+    new = parse_config(text, "router.toml")
+    known = Known(
+        {service.endpoint: service.id for service in old.services},
+        {
+            each.id: (each.service, each.endpoint)
+            for service in old.services
+            for each in service.backends
+        },
+        64,
+        64,
+        {each.id: each.forwarding for service in old.services for each in service.backends},
+    )
+    return renumber(new, known, vanished(new, known))
+
+
+def lines(text: str) -> list[str]:
+    """What makes ``text`` of TEXT."""
+    return [str(line) for line in diff(CONFIG, after(CONFIG, text)).lines]
+
+
+def test_nothing_differs_from_itself() -> None:
+    """Nor does the order of services and backends matter, or how a value is written."""
+    assert not diff(CONFIG, CONFIG)
+    head, web, api = TEXT.split("[[service]]\n")
+    assert lines(f"{head}[[service]]\n{api}[[service]]\n{web}") == []
+    assert (
+        lines(
+            TEXT.replace(
+                '[[service]]\nname = "web"', '[[service]]\ndeadline = "50000us"\nname = "web"'
+            )
+        )
+        == []
+    )
+
+
+def test_each_kind_of_change_is_a_line() -> None:
+    """Backends by their service; of what is added, all that was said."""
+    text = TEXT.replace('name = "b2"\naddress = "198.19.2.2:8080"', 'address = "198.19.3.2:8080"')
+    text = text.replace(
+        'deny = ["198.18.7.0/24"]', 'allow = ["198.18.0.0/16"]\naffinity = "source"'
+    )
+    text = text.replace("vlan = 7", "weight = 2")
+    text = f'[router]\nevent_rate = 7\nnat_ports = "20000-20999"\n{text}'
+    assert lines(text) == [
+        "~ event_rate 50000 -> 7",
+        "~ nat_ports 10000-29999 -> 20000-20999",
+        "+ backend 198.19.3.2:8080 of web: weight 3, vlan as it came, probe syn",
+        "- backend b2 of web: its connections go on until they end",
+        "~ service api: affinity none -> source, affinity_time none -> 10m, "
+        "allow none -> 198.18.0.0/16, deny 198.18.7.0/24 -> none",
+        "~ backend a1 of api: weight 1 -> 2, vlan 7 -> as it came",
+    ]
+
+
+def test_a_service_with_another_address_is_another_one() -> None:
+    """As over a restart: what connects to the old address has the old one until it ends."""
+    found = lines(TEXT.replace("198.18.100.1:81", "198.18.100.1:82"))
+    assert found[0].startswith("+ service api: address 198.18.100.1:82, protocol tcp, ")
+    assert found[1].startswith("+ backend a1 of api: address 198.19.1.2:8081, weight 1, vlan 7")
+    assert found[2:] == [
+        "- backend a1 of api: its connections go on until they end",
+        "- service api: its connections go on until they end",
+    ]
+
+
+def test_another_method_may_mean_other_backends() -> None:
+    """Flows of a rewriting method and those of dsr cannot share a number."""
+    wide = TEXT.replace('name = "api"', 'name = "api"\nforwarding = "dsr"').replace(":8081", ":81")
+    before = after(CONFIG, TEXT.replace(":8081", ":81"))
+    found = [str(line) for line in diff(before, after(before, wide)).lines]
+    assert found[0] == "~ service api: forwarding nat -> dsr"
+    assert [line.split(":")[0] for line in found[1:]] == [
+        "+ backend a1 of api",
+        "- backend a1 of api",
+    ]
+    assert lines(TEXT.replace('name = "api"', 'name = "api"\nforwarding = "fullnat"')) == [
+        "~ service api: forwarding nat -> fullnat"
+    ]
+
+
+def test_what_cannot_change_is_refused_with_its_mend() -> None:
+    """All of it at once; the keys are those of the file."""
+    assert FIXED.keys() <= settings_keys(Settings()).keys()
+    text = f'[router]\nmax_flows = 2000\nprobe_ports = "62000-62999"\nevent_rate = 9\n{TEXT}'
+    first, second = diff(CONFIG, after(CONFIG, text)).refused
+    assert first.startswith("max_flows 500000 -> 2000: tables keep the size")
+    assert second == (
+        "probe_ports 61000-61999 -> 62000-62999: restart the daemon with --persist: "
+        "connections go on"
+    )
+    assert diff(CONFIG, after(CONFIG, f"[router]\nevent_rate = 9\n{TEXT}")).refused == []
+
+
+OTHER: dict[str, Any] = {
+    "metrics": ("127.0.0.1", 9850),
+    "control_arm_by": Mode.HASH,
+    "name": "other",
+    "mode": Mode.SNAPSHOT,
+    "score": ScoreWeights(1, 0, 0, 0),
+    "forwarding": Forwarding.FULLNAT,
+    "fallback": CONFIG.services[0].backends[1].id,
+    "orphans": Orphans.HASH,
+    "except_ports": ((5, 6),),
+    "sources": (SourcePrefix(0xC6120000, 16, True),),
+    "tunnel_source": 0xC612C800,
+    "probe": Probe(ProbeKind.UDP, payload=b"x"),
+    "vlan": 9,
+    "kernel_handoff": KernelHandoff.OFF,
+}
+"""Another value of fields of which none can be made of the first."""
+
+
+def other_value(field: str, value: Any) -> Any:
+    """Of the same type."""
+    if field in OTHER:
+        return OTHER[field]
+    return not value if isinstance(value, bool) else value + 1
+
+
+SAID = [
+    *((CONFIG.settings, each.name) for each in dataclasses.fields(Settings)),
+    *((CONFIG.services[0], each.name) for each in dataclasses.fields(Service)),
+    *((CONFIG.services[0].backends[0], each.name) for each in dataclasses.fields(Backend)),
+]
+ELSEWHERE = {
+    (Service, "id"),
+    (Service, "endpoint"),
+    (Service, "backends"),
+    (Backend, "id"),
+    (Backend, "endpoint"),
+    (Backend, "service"),
+    (Backend, "forwarding"),
+    (Service, "tunnel_bits"),
+}
+"""What is a line of its own, or said by another field."""
+
+
+@pytest.mark.parametrize(
+    ("whose", "field"),
+    SAID,
+    ids=lambda each: getattr(each, "name", each) if not isinstance(each, Settings) else "router",
+)
+def test_no_field_changes_in_silence(whose: Any, field: str) -> None:
+    """Whatever a configuration may say is in the diff when it is another."""
+    if (type(whose), field) in ELSEWHERE:
+        return
+    other = replace(whose, **{field: other_value(field, getattr(whose, field))})
+    web, api = CONFIG.services
+    if isinstance(other, Settings):
+        new = replace(CONFIG, settings=other)
+    elif isinstance(other, Service):
+        new = replace(CONFIG, services=(other, api))
+    else:
+        new = replace(CONFIG, services=(replace(web, backends=(other, *web.backends[1:])), api))
+    line = diff(CONFIG, new).lines[-1]  # a fallback's name is its service's, too
+    assert line.kind is Kind.CHANGED
+    assert len(line.keys) >= 1
+    for key, before, now in line.keys:
+        assert key
+        assert before != now
+
+
+@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(Probe)])
+def test_no_part_of_a_probe_changes_in_silence(field: str) -> None:
+    """Each of them is a key of its own."""
+    others: dict[str, Any] = {
+        "kind": ProbeKind.ICMP, "payload": b"x", "answer": b"x", "path": "/x", "host": "x",
+        "status": (200, 200), "port": 9,
+    }  # fmt: skip
+    backend = CONFIG.services[0].backends[0]
+    one = replace(backend, probe=Probe(ProbeKind.HTTP))
+    other = replace(backend, probe=replace(one.probe, **{field: others[field]}))
+    assert backend_keys(one) != backend_keys(other)
+
+
+def test_enums_are_shown_by_their_word() -> None:
+    """Not by the number that they have in the maps."""
+    shown = settings_keys(Settings())
+    assert shown["kernel_handoff"] == "check"
+    assert not any(isinstance(each, enum.Enum) for each in shown.values())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of a configuration: ``service`` and ``backend`` ``add``, ``set`` and ``remove``.
+
+They change a document as TOML has it, whoever made it of the text, and know nothing of what keys
+mean: that is checked by reading the whole document afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .config import RouterConfig
+from .errors import XdpRouterError
+
+_SHOWN = 10
+
+Tables = MutableSequence[MutableMapping[str, Any]]
+
+
+class EditError(XdpRouterError):
+    """There is nothing that could be edited so."""
+
+
+class Verb(enum.Enum):
+    """What is done."""
+
+    ADD = "add"
+    SET = "set"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """``what``: "service" or "backend". ``name``: whose; of a backend that is added: its service's.
+
+    ``keys``: those of the file with their values; None: the key goes, its default holds.
+    ``backends``: of a service that is added.
+    """
+
+    what: str
+    verb: Verb
+    name: str = ""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    backends: tuple[Mapping[str, Any], ...] = ()
+
+
+def apply_edit(document: MutableMapping[str, Any], config: RouterConfig, edit: Edit) -> None:
+    """Change ``document``, which ``config`` was read from. Raises EditError: nothing was changed.
+
+    What it makes of the document may be no configuration.
+    """
+    services: Tables = document["service"]
+    if edit.what == "service":
+        if edit.verb is Verb.ADD:
+            services.append(
+                {**_said(edit.keys), "backend": [_said(each) for each in edit.backends]}
+            )
+            return
+        place = _find("service", edit.name, [service.name for service in config.services])
+        _change(services, place, edit)
+        return
+    if edit.verb is Verb.ADD:
+        place = _find("service", edit.name, [service.name for service in config.services])
+        services[place]["backend"].append(_said(edit.keys))
+        return
+    places = {
+        backend.name: (index, place)
+        for index, service in enumerate(config.services)
+        for place, backend in enumerate(service.backends)
+    }
+    _find("backend", edit.name, list(places))
+    index, place = places[edit.name]
+    backends: Tables = services[index]["backend"]
+    if edit.verb is Verb.REMOVE and len(backends) == 1:
+        raise EditError(
+            f"{edit.name} is the only backend of service {config.services[index].name}: add "
+            "another one first, or remove the service"
+        )
+    _change(backends, place, edit)
+
+
+def _change(tables: Tables, place: int, edit: Edit) -> None:
+    if edit.verb is Verb.REMOVE:
+        if len(tables) == 1:
+            raise EditError(f"{edit.name} is the only {edit.what}: a router needs one")
+        del tables[place]
+        return
+    for key, value in edit.keys.items():
+        if value is None:
+            tables[place].pop(key, None)
+        else:
+            tables[place][key] = value
+
+
+def _said(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def _find(what: str, name: str, names: list[str]) -> int:
+    if name in names:
+        return names.index(name)
+    known = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    raise EditError(f"no {what} is called {name!r}; there are {known}{more}")
+
+
+# As words of a command
+
+
+def parse_keys(words: Iterable[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` words. Raises ValueError.
+
+    A value is TOML, or else text: ``weight=3``, ``deadline=50ms``, ``allow=["198.18.0.0/16"]``.
+    An empty one (``fallback=``) is None.
+    """
+    keys: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{word!r}: expected KEY=VALUE, as weight=3")
+        if key in keys:
+            raise ValueError(f"{key!r} is given twice")
+        keys[key] = parse_value(text)
+    return keys
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML, or the text itself where it is none; None: it is empty."""
+    if not text:
+        return None
+    try:
+        found = tomllib.loads(f"value = {text}\n")
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return text
+    if found.keys() != {"value"} or not isinstance(found["value"], (bool, int, float, str, list)):
+        return text
+    return found["value"]

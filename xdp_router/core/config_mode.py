@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a service's backends are chosen: its mode, and what a race or a snapshot goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .config_fields import MS, S, Table, format_duration
+from .model import Mode, ScoreWeights
+
+MODES = {"race": Mode.RACE, "snapshot": Mode.SNAPSHOT, "inline": Mode.INLINE}
+AGE_INTERVALS = 3
+"""Probe intervals that a snapshot has to hold, at least: an answer may be late, or lost."""
+_AGE_DEFAULT = 10
+_AGE_LEAST_NS = 100 * MS
+AGE_MOST_NS = 600 * S
+CANDIDATES_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSettings:
+    """What a service says of it; names are those of ``Service``."""
+
+    mode: Mode
+    candidates: int
+    probe_interval_ns: int
+    snapshot_age_ns: int
+    score: ScoreWeights
+    score_age_ns: int
+
+
+def read_mode(table: Table) -> ModeSettings:
+    """The keys ``mode``, ``candidates``, ``probe_interval``, ``snapshot_age``, and ``score``.
+
+    They may be there in each mode: it can be changed while the router runs.
+    """
+    mode = table.choice("mode", "race", MODES)
+    candidates = table.integer("candidates", 0, 2, CANDIDATES_MOST)
+    interval_ns = table.duration("probe_interval", 10 * MS, MS, 60 * S)
+    implied_ns = max(_AGE_DEFAULT * interval_ns, _AGE_LEAST_NS)
+    age_ns = table.duration("snapshot_age", implied_ns, AGE_INTERVALS * MS, AGE_MOST_NS)
+    if age_ns < AGE_INTERVALS * interval_ns:
+        table.found(
+            "snapshot_age",
+            format_duration(age_ns),
+            f"at least {AGE_INTERVALS} times probe_interval ({format_duration(interval_ns)}), or "
+            "snapshots are out of date before the next one",
+        )
+    score, score_age_ns = _read_score(table.table("score"))
+    return ModeSettings(mode, candidates, interval_ns, age_ns, score, score_age_ns)
+
+
+def _read_score(table: Table) -> tuple[ScoreWeights, int]:
+    default = ScoreWeights()
+    given = {
+        name: table.number(name, getattr(default, name), 0, 1_000)
+        for name in ("rtt", "ttft", "cache", "queue")
+    }
+    age_ns = table.duration("age", 10 * S, 100 * MS, 3600 * S)
+    total = sum(given.values())
+    if total <= 0:
+        table.found("rtt", "no weight above 0", "at least one of rtt, ttft, cache, queue above 0")
+        total, given = 1.0, {"rtt": 1.0, "ttft": 0.0, "cache": 0.0, "queue": 0.0}
+    table.refuse_unknown()
+    if abs(total - 1) < 1e-9:
+        return ScoreWeights(**given), age_ns
+    return ScoreWeights(**{name: value / total for name, value in given.items()}), age_ns
