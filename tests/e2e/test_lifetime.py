@@ -152,7 +152,7 @@ def test_streams_outlive_a_daemon_that_was_frozen_for_longer_than_they_may_be_id
     router: Router,
 ) -> None:
     """What was used meanwhile lives on; what was silent all the time goes, as it should."""
-    times = 'flow_idle = "3s"\nclosed_linger = "1s"\npending_idle = "1s"'
+    times = 'flow_idle = "8s"\nclosed_linger = "1s"\npending_idle = "1s"'
     router.start(calm_config(SPEC, f"{STALE}\n{times}"))
     with connect(router) as used, connect(router) as silent:
         name, _ = who(used), who(silent)
@@ -160,20 +160,21 @@ def test_streams_outlive_a_daemon_that_was_frozen_for_longer_than_they_may_be_id
         begun = time.monotonic()
         os.kill(router.pid, signal.SIGSTOP)
         try:
-            while time.monotonic() - begun < 5:
+            while time.monotonic() - begun < 9.5:
                 used.sendall(b"x")
                 assert used.recv(1) == b"x"
                 time.sleep(0.05)
         finally:
             os.kill(router.pid, signal.SIGCONT)
-        wait_for(lambda: router.flow(silent.getsockname()) is None, 10, "the silent one is gone")
-        # Two sweeps have passed at least; without a packet of its own it is not idle yet.
+        # Well before the used one would be idle for want of traffic since: machines are slow.
+        wait_for(lambda: router.flow(silent.getsockname()) is None, 6, "the silent one is gone")
+        # A sweep has passed at least; without a packet of its own it is not idle yet.
         used.sendall(b"still there")
         assert receive(used, 11) == b"still there"
         flow = router.flow(used.getsockname())
         assert flow is not None
         assert (flow["backend"], flow["state"]) == (name, "established")
-        assert flow["age_s"] > 5
+        assert flow["age_s"] > 9
     assert router.stop() == 0
 
 
