@@ -48,6 +48,7 @@ from tests.bpf.corpus.world import (
     to_service,
 )
 from tests.support.frames import End
+from tests.support.instants import before
 from tests.support.program import REDIRECT, TX, Outcome
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
@@ -372,7 +373,7 @@ def test_both_make_the_same_entries_where_nothing_is_rewritten(
             daemon = Daemon(world, 9, lambda: None, backends=[direct])
             assert daemon.decide(B1) == BindingWritten(world.native_key(flow_key()))
         else:
-            world.change_control(heartbeat_ns=world.now_ns - 7200 * SECOND)
+            world.change_control(heartbeat_ns=before(world.now_ns, 7200 * SECOND))
             assert world.run(SYN_FRAME).verdict == REDIRECT
         reply = read_pending(
             world, abi.pack_reply_key(endpoint_of(WEB), flow_key(), abi.Kind.REPLY)

@@ -40,6 +40,7 @@ from tests.support.flood_side import (
 )
 from tests.support.flow_parts import ACK, FIN, PAUSES_S, RST, SYN, Outcome, Seg
 from tests.support.flow_sides import ANSWERS, ISNS, Held, segment_of
+from tests.support.instants import before
 from xdp_router.core import abi
 from xdp_router.core.commands import WriteBinding
 from xdp_router.core.events import FirstPacket, FlowEstablished
@@ -126,7 +127,7 @@ class Floods(Flows):
         )
         number = backend.id if backend else NO_BACKEND
         for side, first in zip(self.sides, held.packets, strict=True):
-            aged = dataclasses.replace(first, seen_ns=first.seen_ns - held.age * SECOND)
+            aged = dataclasses.replace(first, seen_ns=before(first.seen_ns, held.age * SECOND))
             event = side.executor.execute(WriteBinding(aged, number, mode, reason, 1000))
             assert ANSWERS.get(type(event)) == answer, self._report(str(event))
         seg = Seg(SYN, held.isn)

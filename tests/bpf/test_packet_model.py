@@ -60,6 +60,7 @@ from tests.support.flow_sides import (
     tables_of,
 )
 from tests.support.frames import difference
+from tests.support.instants import before
 from tests.support.program import REDIRECT, TX, VERDICTS
 from xdp_router.core import abi
 from xdp_router.core.commands import Reinject, WriteBinding
@@ -163,7 +164,7 @@ class Flows(RuleBasedStateMachine):
         )
         number = backend.id if backend else NO_BACKEND
         for side, first in zip(self.sides, held.packets, strict=True):
-            aged = dataclasses.replace(first, seen_ns=first.seen_ns - held.age * SECOND)
+            aged = dataclasses.replace(first, seen_ns=before(first.seen_ns, held.age * SECOND))
             event = side.executor.execute(WriteBinding(aged, number, mode, reason, 1000, take_over))
             assert ANSWERS.get(type(event)) == answer, self._report(str(event))
         if answer != "tuple":

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 from tests.bpf.corpus.world import SECOND, World
 from tests.conftest import LIVES_SEED
 from tests.support.frames import difference
+from tests.support.instants import before
 from tests.support.program import REDIRECT, VERDICTS
 from tests.support.tunnels import inner_frame
 from tests.support.udp_frames import Datagram, datagram_errors, is_datagram
@@ -211,7 +212,7 @@ class UdpFlows(RuleBasedStateMachine):
         self._tell(f"the daemon decides {who}: {choice or 'nobody'}, {answer}")
         assert isinstance(first.event, heard.FirstPacket)
         aged = dataclasses.replace(
-            first.event, seen_ns=time.monotonic_ns() - int(first.age * SECOND)
+            first.event, seen_ns=before(time.monotonic_ns(), int(first.age * SECOND))
         )
         mode, reason = (Mode.RACE, Reason.RACE_WON) if choice else (Mode.REFUSED, Reason.NONE)
         number = SERVERS[choice].id if choice else NO_BACKEND

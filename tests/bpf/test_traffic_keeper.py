@@ -21,6 +21,10 @@ from xdp_router.daemon.traffic_keeper import TrafficKeeper
 BACKEND = 0
 
 
+SOON = dataclasses.replace(SETTINGS, flow_idle_ns=20_000_000_000)
+"""An entry of the machine's first moment is idle, on one that was just started, too."""
+
+
 @pytest.fixture
 def router() -> Iterator[SmallRouter]:
     with small_router() as made:
@@ -34,7 +38,7 @@ def sweep(
 ) -> None:
     """One sweep of an ager."""
     maps = router.maps
-    ager = Ager(maps.flow_table, maps.pending_flows, SETTINGS, on_closed, traffic=keeper)
+    ager = Ager(maps.flow_table, maps.pending_flows, SOON, on_closed, traffic=keeper)
     asyncio.run(ager.sweep())
 
 

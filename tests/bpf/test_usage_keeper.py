@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,10 @@ from xdp_router.daemon.aging import Ager
 from xdp_router.daemon.usage_keeper import UsageKeeper
 
 KEY = abi.pack_flow_key(abi.flow_key_from_bytes(bytes(16)))
+
+
+SOON = dataclasses.replace(SETTINGS, flow_idle_ns=20_000_000_000)
+"""An entry of the machine's first moment is idle, on one that was just started, too."""
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def put(router: SmallRouter, port: int, last_seen_ns: int) -> None:
 def sweep(router: SmallRouter, keeper: UsageKeeper) -> None:
     """One sweep of an ager."""
     maps = router.maps
-    ager = Ager(maps.flow_table, maps.pending_flows, SETTINGS, lambda _closed: None, usage=keeper)
+    ager = Ager(maps.flow_table, maps.pending_flows, SOON, lambda _closed: None, usage=keeper)
     asyncio.run(ager.sweep())
 
 

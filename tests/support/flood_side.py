@@ -27,6 +27,7 @@ from tests.support.flow_model import FlowModel
 from tests.support.flow_parts import ACK, DEADLINE_S, RST, Backend, Outcome, Seg
 from tests.support.flow_sides import Side, half_of, proven_of, segment_of
 from tests.support.frames import End, Segment
+from tests.support.instants import before
 from tests.support.program import DROP, PASS, REDIRECT, TX
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.core import abi
@@ -101,8 +102,7 @@ class FloodSide(Side):
         for key in list(table.each_key()):
             value = abi.unpack_pending(table.read(key) or b"")
             moved: dict[str, Any] = {
-                name: (getattr(value, name) - by) & (1 << 64) - 1
-                for name in ("seen_ns", "last_seen_ns")
+                name: before(getattr(value, name), by) for name in ("seen_ns", "last_seen_ns")
             }
             moved_value = dataclasses.replace(value, **moved)
             table.write(key, abi.pack_pending(moved_value, self.world.family))

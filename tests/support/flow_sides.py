@@ -49,6 +49,7 @@ from tests.support.flow_parts import (
     Seg,
 )
 from tests.support.frames import Segment
+from tests.support.instants import before
 from tests.support.program import DROP, PASS, REDIRECT, TX
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.reinject import Reinjector
@@ -121,7 +122,7 @@ class Side:
         now_ns = time.monotonic_ns()
         resumed_ns = now_ns - resumed_s * SECOND if resumed_s is not None else 0
         self.world.change_control(
-            heartbeat_ns=now_ns - silent_s * SECOND,
+            heartbeat_ns=before(now_ns, silent_s * SECOND),
             heartbeat_stale_ns=STALE_S * SECOND,
             resumed_ns=max(resumed_ns, 0),
             pending_idle_ns=PENDING_IDLE_S * SECOND,
@@ -180,8 +181,7 @@ class Side:
                 raw = table.read(key)
                 assert raw is not None
                 value: Any = unpack(raw)
-                # An instant before the machine's start wraps, as the program's arithmetic does.
-                moved = {n: (getattr(value, n) - by) & (1 << 64) - 1 for n in names}
+                moved = {n: before(getattr(value, n), by) for n in names}
                 table.write(key, pack(dataclasses.replace(value, **moved), self.world.family))
 
     def tables(self) -> dict[str, object]:

@@ -33,6 +33,7 @@ from tests.bpf.corpus.world import (
 from tests.bpf.corpus.world6 import native_key
 from tests.support.frames import End, Hop
 from tests.support.icmp_frames import PORT, TIME_EXCEEDED, UNREACHABLE, own_error
+from tests.support.instants import age, before
 from tests.support.program import DROP, PASS, REDIRECT, TX
 from tests.support.tunnels import tunneled
 from tests.support.udp_frames import PROTOCOL, Datagram
@@ -150,7 +151,7 @@ class UdpSide:
 
     def write_control(self, silent_s: float) -> None:
         """The daemon's newest sign of life is so old."""
-        self.heartbeat_ns = time.monotonic_ns() - int(silent_s * SECOND)
+        self.heartbeat_ns = before(time.monotonic_ns(), int(silent_s * SECOND))
         self.world.change_control(
             heartbeat_ns=self.heartbeat_ns,
             heartbeat_stale_ns=STALE_S * SECOND,
@@ -306,9 +307,10 @@ class UdpSide:
         return found
 
     def _age(self, value: Any, since_ns: int, now_ns: int, bound: bool) -> object:
-        if not bound and value.last_seen_ns >= since_ns - TICK_NS:
+        age_ns = age(now_ns, value.last_seen_ns)
+        if not bound and age_ns <= now_ns - since_ns + TICK_NS:
             return "now"
-        return coarse((now_ns - value.last_seen_ns) / SECOND)
+        return coarse(age_ns / SECOND)
 
     def _read(self, name: str, value: Any) -> tuple[object, ...]:
         kind = name.split()[0]
@@ -388,9 +390,9 @@ class UdpSide:
             tables[table].write(native, pack(value, self.world.family))
 
     @staticmethod
-    def _instant(age: float, now_ns: int) -> int:
-        ahead = AHEAD_S if not age else 0
-        return now_ns + ahead * SECOND - int(age * SECOND)
+    def _instant(age_s: float, now_ns: int) -> int:
+        ahead = AHEAD_S if not age_s else 0
+        return before(now_ns + ahead * SECOND, int(age_s * SECOND))
 
     def _ages(self, model: UdpModel) -> dict[str, float]:
         ages = {f"SEEN {who}": seen.age for who, seen in model.seen.items()}

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from tests.support.frames import ACK, FIN, PSH, RST, SYN, End, Hop, Segment
+from tests.support.instants import before
 from tests.support.program import DROP
 from tests.support.tunnels import tunneled
 from xdp_router.adapters import bpf_syscall as bpf
@@ -70,7 +71,7 @@ def said(mtu: int, ago_ns: int = SECOND, server: Server = B1) -> Given:
 
     def put(world: World) -> None:
         key = abi.pack_prefix_key(server.end.number)
-        path_mtus(world).write(key, abi.pack_path_mtu(world.now_ns - ago_ns, mtu))
+        path_mtus(world).write(key, abi.pack_path_mtu(before(world.now_ns, ago_ns), mtu))
 
     return put
 
@@ -167,7 +168,7 @@ def ipip(name: str, segment: Segment, out: bytes | None = None, **rest: Any) -> 
 
 def silent(world: World) -> None:
     """The daemon gives no sign of life."""
-    world.change_control(heartbeat_ns=world.now_ns - 7200 * SECOND)
+    world.change_control(heartbeat_ns=before(world.now_ns, 7200 * SECOND))
 
 
 DECIDING = [
@@ -329,7 +330,7 @@ def old(**change: Any) -> Given:
     """An established flow without traffic for longer than ``pending_idle``."""
 
     def put(world: World) -> None:
-        value = entry(world, last_seen_ns=world.now_ns - 200 * SECOND, **change)
+        value = entry(world, last_seen_ns=before(world.now_ns, 200 * SECOND), **change)
         flows.put_flow(world, FLOW_KEY, value)
 
     return put

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from tests.support.frames import End
+from tests.support.instants import before
 from xdp_router.core import abi
 from xdp_router.core.model import NO_BACKEND, Mode, Reason
 
@@ -251,7 +252,7 @@ def forward(server: Server = B1, idle_ns: int = AGE_NS, **change: Any) -> Given:
     """FORWARD alone; the last packet passed ``idle_ns`` ago."""
 
     def put(world: World) -> None:
-        value = forward_value(world, server, last_seen_ns=world.now_ns - idle_ns, **change)
+        value = forward_value(world, server, last_seen_ns=before(world.now_ns, idle_ns), **change)
         put_pending(world, forward_key(), value)
 
     return put

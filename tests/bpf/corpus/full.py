@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from tests.support.frames import ACK, FIN, PSH, RST, Segment
+from tests.support.instants import before
 from xdp_router.core import abi
 from xdp_router.core.model import Mode, Reason
 
@@ -63,7 +64,7 @@ FROM_B1 = Segment(flags=PSH | ACK, seq=SENT, ack=TAKEN, window=77, payload=b"ans
 
 def full(ago_ns: int = 0) -> Given:
     """A proven flow found no room so long before now, which is not when the case began."""
-    return lambda world: world.write_pressure(full_ns=time.monotonic_ns() - ago_ns)
+    return lambda world: world.write_pressure(full_ns=before(time.monotonic_ns(), ago_ns))
 
 
 def full_beside(world: World) -> None:

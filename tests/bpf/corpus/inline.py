@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.instants import before
 from xdp_router.core import abi
 from xdp_router.core.model import NO_BACKEND, Forwarding, Mode, Reason
 
@@ -67,8 +68,8 @@ def load(
             abi.LoadValue(
                 ewma_ns=ewma_ns,
                 last_ns=last_ns,
-                waiting_ns=now_ns - waiting_ns if waiting_ns else 0,
-                tried_ns=now_ns - tried_ns if tried_ns else 0,
+                waiting_ns=before(now_ns, waiting_ns) if waiting_ns else 0,
+                tried_ns=before(now_ns, tried_ns) if tried_ns else 0,
                 opened=max(open_, 0) + aged,
                 closed=max(-open_, 0),
             ),

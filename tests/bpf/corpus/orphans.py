@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.frames import ACK, ECE, FIN, PSH, RST, SYN, URG, Hop, Segment
+from tests.support.instants import before
 from tests.support.program import DROP, REDIRECT
 from xdp_router.core import abi
 from xdp_router.core.model import Mode, Orphans, Reason
@@ -155,7 +156,7 @@ HASHED = [
          frame=to_service(DATA), verdict=DROP, counters={"orphan_dropped": 1},
          given=(seen(), hash_orphans), then=(tables_hold(1, 0),)),
     hashed("a SEEN that nobody waits for any more does not keep it", hash_orphans,
-           lambda world: seen(seen_ns=world.now_ns - 101 * SECOND)(world)),
+           lambda world: seen(seen_ns=before(world.now_ns, 101 * SECOND))(world)),
     hashed("flows were forwarded without an entry lately", _stateless(3600 * SECOND)),
     with_ack("stateless time is over", DATA, given=(_stateless(-1),)),
     hashed("the fallback was not meant for it", hash_orphans,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.frames import ACK, RST, End
+from tests.support.instants import before
 from tests.support.program import DROP
 from xdp_router.core import abi
 from xdp_router.core.flow_hash import choice_hash
@@ -84,7 +85,7 @@ def table(*servers: Server | None, ago_ns: int = 0, first: Server | None = None)
             hashed = choice_hash(service_of(affinity_ns=1), world.native_key(flow_key()))
             slots[hashed % abi.PICK_SLOTS] = first.id
         world.maps.pick_tables.publish(0, [NO_BACKEND] * abi.PICK_SLOTS, world.now_ns)
-        world.maps.pick_tables.publish(0, slots, world.now_ns - ago_ns)
+        world.maps.pick_tables.publish(0, slots, before(world.now_ns, ago_ns))
 
     return write
 
@@ -273,7 +274,7 @@ def ahead(server: Server, age_ns: int = SECOND) -> Given:
     def write(world: World) -> None:
         world.touch()
         addr = world.native_addr(CLIENT.number)
-        world.maps.companions.write(addr, 0, world.now_ns - age_ns, server.id)
+        world.maps.companions.write(addr, 0, before(world.now_ns, age_ns), server.id)
 
     return write
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.frames import End
+from tests.support.instants import before
 from tests.support.program import DROP
 from tests.support.udp_frames import Datagram
 from xdp_router.adapters.bpf_syscall import BpfMap
@@ -53,7 +54,7 @@ def known(server: Server, dcid: bytes = CHOSEN, age_ns: int = AGE_NS, service: i
     """A connection that a backend has."""
 
     def write(world: World) -> None:
-        value = abi.pack_sticky(world.now_ns - age_ns, server.id)
+        value = abi.pack_sticky(before(world.now_ns, age_ns), server.id)
         _table(world).write(abi.pack_quic_key(service, dcid), value)
 
     return write

@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from tests.support.frames import End, Hop
+from tests.support.instants import before
 from tests.support.udp_frames import PROTOCOL, Datagram
 from xdp_router.core import abi
 from xdp_router.core.model import NO_BACKEND, FlowKey, Mode, Reason
@@ -93,7 +94,7 @@ def seen(held: int = 1, octets: int = 100, age_ns: int = AGE_NS) -> Given:
     """So many datagrams are held, frames of ``octets`` bytes in all."""
 
     def put(world: World) -> None:
-        then_ns = world.now_ns - age_ns
+        then_ns = before(world.now_ns, age_ns)
         value = seen_value(
             world, isn=0, packets=held, octets=octets, seen_ns=then_ns, last_seen_ns=then_ns
         )
@@ -120,7 +121,7 @@ def forward(
             forward_value(world, server, client),
             packets=packets,
             octets=60 * packets,
-            last_seen_ns=world.now_ns - idle_ns,
+            last_seen_ns=before(world.now_ns, idle_ns),
         )
         value = dataclasses.replace(value, **change)
         put_pending(world, pending_key(abi.Kind.FORWARD, client), value)
@@ -142,7 +143,7 @@ def reply(
             reply_value(world, server, client=client),
             packets=packets,
             octets=60 * packets,
-            last_seen_ns=world.now_ns - idle_ns,
+            last_seen_ns=before(world.now_ns, idle_ns),
             synack_us=3000 if packets else 0,
         )
         value = dataclasses.replace(value, **change)
@@ -168,7 +169,7 @@ def refused(age_ns: int = AGE_NS) -> Given:
         value = seen_value(
             world,
             isn=0,
-            last_seen_ns=world.now_ns - age_ns,
+            last_seen_ns=before(world.now_ns, age_ns),
             flags=abi.PENDING_REFUSED,
             mode=Mode.REFUSED,
             reason=Reason.ALL_REFUSED,

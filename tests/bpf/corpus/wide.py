@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from tests.support.frames import ACK, PSH, RST, End, Segment
+from tests.support.instants import before
 from tests.support.ipv6_frames import LONGER
 from tests.support.program import DROP
 from xdp_router.adapters import bpf_syscall as bpf
@@ -380,7 +381,7 @@ def affine(
         world.touch()
         backend = server.id if number is None else number
         addr = world.native_addr(source.number)
-        world.maps.affinity.write(addr, 0, world.now_ns - age_ns, backend)
+        world.maps.affinity.write(addr, 0, before(world.now_ns, age_ns), backend)
         _affine_service(world, **change)
 
     return write
