@@ -205,6 +205,8 @@ class Router:
         undo.push_async_callback(self.tasks.cancel)
         self.tasks.keep(self.ager.run, "aging")
         self.tasks.keep(self.figures.latencies.run, "latencies")
+        if self.config.settings.metrics is not None:
+            self.tasks.keep(self.figures.fill.run, "map fill")
         self.tasks.keep(self.shares.run, "event shares")
         self.tasks.keep(self.service_watch.run, "service watch")
         self.tasks.keep(self.forwarding.run, "forwarding")
@@ -355,7 +357,7 @@ class Router:
         )
         undo.callback(self.executor.close)
         maps = self.state.maps
-        self.figures = Figures(self.config, maps, self.decisions, self.executor)
+        self.figures = Figures(self.config, maps, self.plane.maps, self.decisions, self.executor)
         ring_fd = self.plane.maps["first_packet_events"]
         ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from xdp_router.adapters.bpf_maps import Maps
@@ -14,6 +14,7 @@ from xdp_router.core.model import Backend
 from .decision_report import DecisionReport
 from .executor import Executor
 from .latencies import Latencies
+from .map_fill import MapFill
 from .traffic_keeper import TrafficKeeper
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ class Figures:
     """Of one router."""
 
     def __init__(
-        self, config: RouterConfig, maps: Maps, decisions: DecisionReport, executor: Executor
+        self,
+        config: RouterConfig,
+        maps: Maps,
+        fds: Mapping[str, int],
+        decisions: DecisionReport,
+        executor: Executor,
     ) -> None:
+        """``fds``: of the maps, by name."""
+        self.fill = MapFill(fds)
         self.latencies = Latencies(config.services, maps.flows_of)
         self.traffic = TrafficKeeper(maps.traffic, _backends(config))
         decisions.also = self.latencies.decided

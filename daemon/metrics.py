@@ -81,6 +81,7 @@ class RouterMetrics:
         return {
             **flows,
             **ager.pending_entries,
+            **self._router.figures.fill.entries,
             "services": len(config.services),
             "backends": backends,
         }

@@ -153,6 +153,10 @@ def test_decisions_fppl_and_the_field_are_told(router: Router) -> None:
     assert 0 < value(found, "probe_overhead_ratio") < 0.01
     assert value(found, "probe_rtt_seconds", service="web", backend="b2") > 0.025
     assert value(found, "loop_late_seconds_count") > 10
+    full = {name: value(found, "map_entries", map=name) for name in ("flow_table", "backend_index")}
+    assert full["backend_index"] >= 2  # of those that nobody ages
+    for name, entries in full.items():
+        assert value(found, "map_max_entries", map=name) > entries
 
 
 def test_the_control_arm_shows_the_gain(router: Router) -> None:
