@@ -118,6 +118,13 @@ def lab() -> None:
     help="What the service and its backends speak.",
 )
 @click.option(
+    "--mode",
+    type=click.Choice(["race", "snapshot", "inline"]),
+    default="race",
+    show_default=True,
+    help="How a first packet gets its backend.",
+)
+@click.option(
     "--forwarding",
     type=click.Choice(["nat", "fullnat", "dsr", "ipip"]),
     default="nat",
@@ -133,8 +140,8 @@ def lab() -> None:
 @click.option(
     "--probe",
     metavar="KIND",
-    help="How backends are probed: syn, icmp, tcp:PORT, stun or udp.  [default: syn, of UDP udp or "
-    "stun]",
+    help="How backends are probed: syn, icmp, tcp:PORT, tcp-connect, http, stun or udp.  [default: "
+    "syn, of UDP udp or stun]",
 )
 @_directory_option
 @_prefix_option
@@ -143,6 +150,7 @@ def up(
     kind: str | None,
     family: str,
     protocol: str,
+    mode: str,
     forwarding: str,
     one_armed: bool,
     probe: str | None,
@@ -154,7 +162,16 @@ def up(
     from xdp_router.lab.router import up_with_router
 
     chosen = choose(
-        Choices(backends, kind, 6 if family == "6" else 4, protocol, forwarding, one_armed, probe)
+        Choices(
+            backends,
+            kind,
+            6 if family == "6" else 4,
+            protocol,
+            forwarding,
+            one_armed,
+            probe,
+            mode,
+        )
     )
     router = up_with_router(chosen.spec, directory=directory, prefix=prefix, config=chosen.config)
     router.lab.close()
@@ -162,7 +179,8 @@ def up(
     client = f"sudo ip netns exec {prefix}-client"
     command = f"sudo -E {_this_command()}"
     click.echo(
-        f"The lab is up: service {chosen.service}/{protocol}, {forwarding} to backends {names}.\n"
+        f"The lab is up: service {chosen.service}/{protocol}, {mode}, {forwarding} to backends "
+        f"{names}.\n"
         "Point the commands at it:\n"
         f"  export XDP_ROUTER_CONTROL={router.control}\n"
         f"  export XDP_ROUTER_PINS={router.pins}\n"

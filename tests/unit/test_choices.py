@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from xdp_router.core.config import parse_config
-from xdp_router.core.model import Forwarding, ProbeKind
+from xdp_router.core.model import Forwarding, Mode, ProbeKind
 from xdp_router.lab import LabError
 from xdp_router.lab.choices import Choices, choose
 from xdp_router.lab.spec import Family
@@ -38,6 +38,16 @@ def test_each_of_them_is_a_good_configuration(
     assert (chosen.spec.topology == "segment") is (forwarding in ("dsr", "ipip"))
 
 
+@pytest.mark.parametrize("mode", ["race", "snapshot", "inline"])
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_modes(mode: str, protocol: str) -> None:
+    """Each of them can be tried."""
+    (service,) = parse_config(
+        choose(Choices(TWO, protocol=protocol, mode=mode)).config, "x"
+    ).services
+    assert service.mode is Mode[mode.upper()]
+
+
 def test_probes_fit_the_protocol() -> None:
     """Unless one is asked for, it is the server itself that is asked: who stops it sees it lose."""
 
@@ -47,6 +57,7 @@ def test_probes_fit_the_protocol() -> None:
 
     assert kind(Choices(TWO)) is ProbeKind.SYN
     assert kind(Choices(TWO, probe="icmp")) is ProbeKind.ICMP
+    assert kind(Choices(TWO, probe="http")) is ProbeKind.HTTP
     assert kind(Choices(TWO, protocol="udp")) is ProbeKind.UDP
     assert kind(Choices(TWO, protocol="udp", probe="icmp")) is ProbeKind.ICMP
     assert kind(Choices(TWO, kind="stun", protocol="udp")) is ProbeKind.STUN

@@ -12,7 +12,7 @@ from .spec import BackendSpec, Family, Kind, LabSpec, Method, endpoint_text
 _TCP: tuple[str, ...] = ("http", "echo", "hash")
 _UDP: tuple[str, ...] = ("hash", "stun")
 _ON_BACKENDS = ("dsr", "ipip")
-_ANSWERED_BY = {"udp": "hash", "stun": "stun"}
+_ANSWERED_BY = {"udp": "hash", "stun": "stun", "http": "http"}
 """Kinds of probes that only one kind of server answers: with others each race is refused."""
 _SERVICE_PORT = 80
 
@@ -29,6 +29,7 @@ class Choices:
     forwarding: str = "nat"
     one_armed: bool = False
     probe: str | None = None
+    mode: str = "race"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ def choose(choices: Choices) -> Chosen:
     probe = choices.probe
     if udp and probe is None:  # who asks the server itself notices when that is stopped
         probe = "stun" if kind == "stun" else "udp"
-    config = spec.config_toml(family=choices.family, protocol=choices.protocol, probe=probe)
+    config = spec.config_toml(
+        mode=choices.mode, family=choices.family, protocol=choices.protocol, probe=probe
+    )
     address, port = spec.addresses_of(choices.family).service
     return Chosen(spec, config, endpoint_text(address, port), _talk(kind, address, port, udp=udp))
 
