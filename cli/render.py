@@ -416,6 +416,9 @@ def explain(data: Row) -> None:
     if data["snapshot"]:
         console.print()
         _snapshot(data)
+    if data["compared"]:
+        console.print()
+        _compared(data)
 
 
 def _snapshot(data: Row) -> None:
@@ -429,6 +432,16 @@ def _snapshot(data: Row) -> None:
         terms = (_fraction(row["terms"][name]) for name in known)
         table.add_row(row["backend"], _percent(row["share"]), _fraction(row["score"]), *terms, mark)
     _print(table, "Nobody was known to answer.")
+
+
+def _compared(data: Row) -> None:
+    """What mode ``inline`` knew of the two that it chose from."""
+    table = _table("COMPARED", ">ANSWERS IN", ">OPEN", ">WEIGHT", ">COST", "")
+    for row in data["compared"]:
+        mark = "chosen" if row["backend"] == data["backend"] else ""
+        wait, cost = (rtt(row[name]) for name in ("wait_us", "cost_us"))
+        table.add_row(row["backend"], wait, str(row["open"]), str(row["weight"]), cost, mark)
+    _print(table, "")
 
 
 _TERMS = {"rtt": "RTT", "ttft": "TTFT", "cache": "CACHE", "queue": "QUEUE"}

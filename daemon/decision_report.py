@@ -85,6 +85,14 @@ def decision_line(
         extra["scores"] = {
             backends(each.backend): round(each.score, 3) for each in decision.snapshot.scored
         }
+    if decision.compared:
+        extra["compared"] = {
+            backends(each.backend): {
+                "wait_us": round(each.wait_ns / _NS_PER_US, 1),
+                "open": each.open,
+            }
+            for each in decision.compared
+        }
     return {
         "client": format_endpoint(Endpoint(key.client_addr, key.client_port)),
         "protocol": protocol_name(key.proto),

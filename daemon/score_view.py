@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.abi import PICK_SLOTS
@@ -71,6 +71,40 @@ def snapshot_view(decision: Decision, name_of: Callable[[int], str]) -> dict[str
             for each in snapshot.scored
         ],
     }
+
+
+def compared_view(
+    decision: Decision, backends: Mapping[int, Backend], name_of: Callable[[int], str]
+) -> list[dict[str, Any]]:
+    """Of one decision by mode ``inline``: what each of the two was expected to cost."""
+    rows = []
+    for each in decision.compared:
+        known = backends.get(each.backend)
+        weight = known.weight if known is not None else 1
+        wait_us = round(each.wait_ns / _NS_PER_US, 1)
+        rows.append(
+            {
+                "backend": name_of(each.backend),
+                "wait_us": wait_us if each.wait_ns else None,
+                "open": each.open,
+                "weight": weight,
+                "cost_us": round(wait_us * (each.open + 1) / weight, 1) if each.wait_ns else None,
+            }
+        )
+    return rows
+
+
+def candidates_compared(decision: Decision, name_of: Callable[[int], str]) -> list[dict[str, Any]]:
+    """The two, in the form that candidates of a race have."""
+    return [
+        {
+            "backend": name_of(each.backend),
+            "rtt_us": round(each.wait_ns / _NS_PER_US, 1) if each.wait_ns else None,
+            "answer": "inline",
+            "tied": False,
+        }
+        for each in decision.compared
+    ]
 
 
 def candidates_of(snapshot: Snapshot, name_of: Callable[[int], str]) -> list[dict[str, Any]]:

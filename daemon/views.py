@@ -40,7 +40,13 @@ from xdp_router.core.quantile import percentile
 from .event_views import EventViews, NameViews
 from .field_view import first_byte_view, overhead_of, retention_of
 from .flood_view import flood_view
-from .score_view import candidates_of, score_view, snapshot_view
+from .score_view import (
+    candidates_compared,
+    candidates_of,
+    compared_view,
+    score_view,
+    snapshot_view,
+)
 from .stateless import stateless_view
 
 if TYPE_CHECKING:
@@ -256,6 +262,7 @@ class Views:
             "source_address": self._source(decision),
             "candidates": self._candidates(decision),
             "snapshot": snapshot_view(decision, self._backend_name),
+            "compared": compared_view(decision, self._backends, self._backend_name),
             "timeline": self._timeline(decision, service),
         }
 
@@ -277,6 +284,8 @@ class Views:
     def _candidates(self, decision: Decision) -> list[dict[str, Any]]:
         if decision.snapshot is not None:
             return candidates_of(decision.snapshot, self._backend_name)
+        if decision.compared:
+            return candidates_compared(decision, self._backend_name)
         return [
             {
                 "backend": self._backend_name(probe.backend),

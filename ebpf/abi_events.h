@@ -40,6 +40,21 @@ struct event {
 };
 XR_ASSERT_SIZE(event, 88);
 
+/* What mode inline compared, the chosen backend and the other one among it. */
+struct compared {
+	__u32 backend[2]; /* XR_NO_BACKEND: there was none */
+	__u32 wait_ns[2]; /* expected until its answer; 0: nothing is known */
+	__u32 open[2];    /* flows that it had */
+};
+XR_ASSERT_SIZE(compared, 24);
+
+/* XR_EVENT_XDP_DECIDED of that mode; frame_len is the size of what follows the head. */
+struct event_compared {
+	struct event head;
+	struct compared compared;
+};
+XR_ASSERT_SIZE(event_compared, 112);
+
 struct event_small {
 	struct event head;
 	__u8 frame[XR_FRAME_SMALL];

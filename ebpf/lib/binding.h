@@ -349,6 +349,21 @@ static __always_inline int pending_forward(struct xdp_md *ctx, struct packet *p,
 	return send_to_backend(ctx, p, &to, forward->backend);
 }
 
+static __always_inline void flow_event_fill(struct event *event, struct xdp_md *ctx,
+					    const struct packet *p, __u8 type,
+					    const pending_flow_t *forward, __u32 synack_us,
+					    __u64 now_ns)
+{
+	event_fill(event, ctx, p, type, now_ns);
+	event->service = forward->service;
+	event->backend = forward->backend;
+	event->detail = forward->mode;
+	event->reason = forward->reason;
+	event->fppl_ns = forward->fppl_ns;
+	event->synack_us = synack_us;
+	event->seen_ns = forward->seen_ns;
+}
+
 /* Tells the daemon what became of a flow. */
 static __always_inline void flow_event_submit(struct xdp_md *ctx, const struct packet *p, __u8 type,
 					      const pending_flow_t *forward, __u32 synack_us,
@@ -360,14 +375,7 @@ static __always_inline void flow_event_submit(struct xdp_md *ctx, const struct p
 		count(XR_COUNT_event_lost);
 		return;
 	}
-	event_fill(event, ctx, p, type, now_ns);
-	event->service = forward->service;
-	event->backend = forward->backend;
-	event->detail = forward->mode;
-	event->reason = forward->reason;
-	event->fppl_ns = forward->fppl_ns;
-	event->synack_us = synack_us;
-	event->seen_ns = forward->seen_ns;
+	flow_event_fill(event, ctx, p, type, forward, synack_us, now_ns);
 	events_submit(event);
 }
 

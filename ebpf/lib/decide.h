@@ -54,6 +54,30 @@ static __always_inline __u8 syn_window_scale(struct xdp_md *ctx, const struct pa
 }
 
 /* XDP decides by itself, in this pass: nobody else will, or not in time. */
+/* Tells the daemon, with what was compared if that decided. */
+static __always_inline void decision_submit(struct xdp_md *ctx, const struct packet *p,
+					    struct scratch *scratch)
+{
+	const struct decide_state *state = &scratch->decide;
+	struct event_compared *event;
+
+	if (state->mode != XR_MODE_INLINE || state->compared.backend[0] == XR_NO_BACKEND) {
+		flow_event_submit(ctx, p, XR_EVENT_XDP_DECIDED, &scratch->pending, 0,
+				  state->now_ns);
+		return;
+	}
+	event = events_reserve_compared();
+	if (!event) {
+		count(XR_COUNT_event_lost);
+		return;
+	}
+	flow_event_fill(&event->head, ctx, p, XR_EVENT_XDP_DECIDED, &scratch->pending, 0,
+			state->now_ns);
+	event->head.frame_len = sizeof(event->compared);
+	event->compared = state->compared;
+	events_submit(event);
+}
+
 static __always_inline int decide_stage(struct xdp_md *ctx)
 {
 	struct scratch *scratch = scratch_lookup(ctx);
@@ -84,8 +108,7 @@ static __always_inline int decide_stage(struct xdp_md *ctx)
 	if (result == BIND_DONE) {
 		/* the daemon holds a frame of before, or has an event to spare */
 		if (state->held_ns != state->now_ns || state->tell)
-			flow_event_submit(ctx, &p, XR_EVENT_XDP_DECIDED, &scratch->pending, 0,
-					  state->now_ns);
+			decision_submit(ctx, &p, scratch);
 	} else if (!pending_lookup(&key)) { /* else the daemon's, which came meanwhile */
 		if (may_choose_again(state, result))
 			return go_to_stage(ctx, XR_STAGE_DECIDE);

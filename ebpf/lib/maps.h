@@ -36,6 +36,7 @@ struct decide_state {
 	__u32 backend; /* of the choice that is made */
 	__u32 tried;   /* the last of them */
 	__u32 sticky; /* comes first: the backend that the connection has already, or the same again */
+	struct compared compared; /* by the newest pick of mode inline */
 };
 
 /* What stage_icmp_error is to answer; written by the stage that calls it. */

@@ -139,6 +139,11 @@ static __always_inline struct event *events_reserve(void)
 	return first_packet_events.ringbuf_reserve(sizeof(struct event));
 }
 
+static __always_inline struct event_compared *events_reserve_compared(void)
+{
+	return first_packet_events.ringbuf_reserve(sizeof(struct event_compared));
+}
+
 static __always_inline struct event_small *events_reserve_small(void)
 {
 	return first_packet_events.ringbuf_reserve(sizeof(struct event_small));

@@ -159,6 +159,11 @@ static __always_inline struct event *events_reserve(void)
 	return bpf_ringbuf_reserve(&first_packet_events, sizeof(struct event), 0);
 }
 
+static __always_inline struct event_compared *events_reserve_compared(void)
+{
+	return bpf_ringbuf_reserve(&first_packet_events, sizeof(struct event_compared), 0);
+}
+
 static __always_inline struct event_small *events_reserve_small(void)
 {
 	return bpf_ringbuf_reserve(&first_packet_events, sizeof(struct event_small), 0);

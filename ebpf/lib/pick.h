@@ -105,35 +105,51 @@ static __always_inline int wants_sample(struct backend_load *load, __u64 now_ns)
 	return 1;
 }
 
+/* What is known of a backend, for whoever asks why. */
+static __always_inline __u64 weigh(struct compared *compared, int which, __u32 id,
+				   const struct backend_load *load, __u64 now_ns)
+{
+	__u64 wait = expected_wait(load, now_ns);
+
+	compared->backend[which] = id;
+	compared->wait_ns[which] = wait << INLINE_UNIT_SHIFT;
+	compared->open[which] = load_open(id, load);
+	return wait;
+}
+
 /* The one of two that is expected to answer sooner for its weight. */
-static __always_inline __u32 better_of(__u32 one, __u32 other, __u64 now_ns)
+static __always_inline __u32 better_of(__u32 one, __u32 other, struct compared *compared,
+				       __u64 now_ns)
 {
 	struct backend *backend = backends_lookup(one), *second = backends_lookup(other);
 	struct backend_load *load = backend_load_lookup(one);
 	struct backend_load *others = backend_load_lookup(other);
 	__u64 wait, others_wait;
 
-	if (!backend || !load || !second || !others || wants_sample(load, now_ns))
+	if (!backend || !load || !second || !others)
+		return one;
+	wait = weigh(compared, 0, one, load, now_ns);
+	others_wait = weigh(compared, 1, other, others, now_ns);
+	if (wants_sample(load, now_ns))
 		return one;
 	if (wants_sample(others, now_ns))
 		return other;
-	wait = expected_wait(load, now_ns);
-	others_wait = expected_wait(others, now_ns);
 	/* of whom nothing is known is as good as the other one */
 	wait = wait ? wait : others_wait ? others_wait : 1;
 	others_wait = others_wait ? others_wait : wait;
-	wait *= (load_open(one, load) + 1) * (second->weight ? second->weight : 1);
-	others_wait *= (load_open(other, others) + 1) * (backend->weight ? backend->weight : 1);
+	wait *= (compared->open[0] + 1ULL) * (second->weight ? second->weight : 1);
+	others_wait *= (compared->open[1] + 1ULL) * (backend->weight ? backend->weight : 1);
 	return others_wait < wait ? other : one;
 }
 
 static __always_inline __u32 pick_of_two(const struct packet *p, const struct service *service,
-					 const struct decide_state *state)
+					 struct decide_state *state)
 {
 	__u32 draw = first_draw(p, service);
 	__u32 first = XR_NO_BACKEND;
 	int turn;
 
+	state->compared.backend[0] = XR_NO_BACKEND;
 	for (turn = 0; turn < INLINE_DRAWS; turn++) {
 		__u32 id = hash_pick(service, draw);
 
@@ -141,14 +157,14 @@ static __always_inline __u32 pick_of_two(const struct packet *p, const struct se
 		if (id == first || !is_fit(p, service, state, id))
 			continue;
 		if (first != XR_NO_BACKEND)
-			return better_of(first, id, state->now_ns);
+			return better_of(first, id, &state->compared, state->now_ns);
 		first = id;
 	}
 	return first;
 }
 
 static __always_inline __u32 pick(const struct packet *p, const struct service *service,
-				  const struct decide_state *state)
+				  struct decide_state *state)
 {
 	return service->mode == XR_MODE_INLINE ? pick_of_two(p, service, state)
 					       : pick_from_table(p, service, state);

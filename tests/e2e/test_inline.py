@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,33 @@ def test_a_far_backend_is_asked_now_and_then(router: Router) -> None:
         assert counted("first_packet") == 0
     assert found[FAR] < FLOWS / 6, found
     assert min(found["b1"], found["b2"]) > 0, found
+
+
+def test_a_choice_is_explained_by_both(router: Router) -> None:
+    """Whom XDP compared, by what it knew at that moment; the far one is 50 ms away."""
+
+    def compared() -> dict[str, Any]:
+        with connect(router) as peer:
+            name = who(peer)
+            host, port = peer.getsockname()
+            shown = router.json("explain", f"{host}:{port}")
+        assert (shown["mode"], shown["reason"], shown["backend"]) == ("inline", "inline", name)
+        assert {each["backend"] for each in shown["candidates"]} == {
+            each["backend"] for each in shown["compared"]
+        }
+        return {each["backend"]: each for each in shown["compared"]} | {"chosen": name}
+
+    seen: list[dict[str, Any]] = []
+
+    def met() -> bool:
+        seen.append(compared())
+        return FAR in seen[-1] and seen[-1]["chosen"] != FAR
+
+    wait_for(met, 20, "the far one was one of the two")
+    found = seen[-1]
+    near = found[found["chosen"]]
+    assert found[FAR]["wait_us"] > 45_000 > near["wait_us"]
+    assert found[FAR]["cost_us"] > near["cost_us"]
 
 
 def test_open_connections_are_counted_while_they_are(router: Router) -> None:

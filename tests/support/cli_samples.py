@@ -199,6 +199,7 @@ EXPLAIN: dict[str, Any] = {
     ],
     "source_address": "",
     "snapshot": None,
+    "compared": [],
     "timeline": [
         {"t_us": 1075, "what": "re-injected", "detail": ""},
         {"t_us": 0, "what": "seen", "detail": None},
@@ -247,6 +248,19 @@ PICKED: dict[str, Any] = {
         {"t_us": -4300.5, "what": "snapshot", "detail": "newest measurement of 2 backends"},
         {"t_us": 0, "what": "seen", "detail": "first packet of web"},
     ],
+}
+
+COMPARED: dict[str, Any] = {
+    **EXPLAIN,
+    "backend": "b2",
+    "mode": "inline",
+    "reason": "inline",
+    "candidates": [],
+    "compared": [
+        {"backend": "b2", "wait_us": 99.5, "open": 3, "weight": 2, "cost_us": 199.0},
+        {"backend": "b1", "wait_us": None, "open": 0, "weight": 1, "cost_us": None},
+    ],
+    "timeline": [{"t_us": 0, "what": "seen", "detail": "first packet of web"}],
 }
 
 PUSHED: dict[str, Any] = {

@@ -71,6 +71,11 @@ def test_established_and_xdp_decided_are_decoded() -> None:
     assert abi.decode_event(abi.pack_event(head)) == XdpDecided(
         KEY, 2, 3, model.Mode.HASH, model.Reason.RING_FULL, 1 << 51, 1 << 50
     )
+    pair = (model.Compared(3, 1 << 29, 7), model.Compared(9, 0, 1 << 31))
+    head = dataclasses.replace(head, frame_len=abi.COMPARED_SIZE)
+    decoded = abi.decode_event(abi.pack_event(head, abi.pack_compared(pair)))
+    assert isinstance(decoded, XdpDecided)
+    assert decoded.compared == pair
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,7 @@ def test_established_and_xdp_decided_are_decoded() -> None:
         ({"type": 2, "detail": 6}, "probe answer 6"),
         ({"type": 4, "detail": 99}, "mode 99"),
         ({"type": 4, "detail": 0, "reason": 99}, "reason 99"),
+        ({"type": 4, "detail": 3, "reason": 2, "frame_len": 23}, "23 bytes of what was compared"),
     ],
 )
 def test_records_with_unknown_numbers_are_refused(head: dict[str, int], complaint: str) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_samples import BACKENDS, EXPLAIN, FLOWS, PICKED, PUSHED, SERVICES, STATUS
+from tests.support.cli_samples import (
+    BACKENDS,
+    COMPARED,
+    EXPLAIN,
+    FLOWS,
+    PICKED,
+    PUSHED,
+    SERVICES,
+    STATUS,
+)
 from xdp_router.cli import render
 
 Capture = pytest.CaptureFixture[str]
@@ -191,6 +200,17 @@ def test_a_pick_is_explained_by_its_snapshot(capsys: Capture) -> None:
     assert lines[at + 1].split() == ["BACKEND", "SHARE", "SCORE", "RTT", "QUEUE"]
     assert lines[at + 2].split() == ["b1", "0.4%", "0.01", "0.01", "-"]
     assert lines[at + 3].split() == ["b2", "100%", "0.83", "1.00", "0.50", "picked"]
+
+
+def test_a_choice_of_two_is_explained_by_both(capsys: Capture) -> None:
+    """How soon each answers, how many flows it has for its weight; nothing known is no zero."""
+    render.explain(COMPARED)
+    lines = _lines(capsys)
+    assert lines[0] == "198.18.0.2:40000 to web/tcp: b2 (inline)"
+    at = next(i for i, line in enumerate(lines) if line.startswith("COMPARED"))
+    assert lines[at].split() == ["COMPARED", "ANSWERS", "IN", "OPEN", "WEIGHT", "COST"]
+    assert lines[at + 1].split() == ["b2", "100", "µs", "3", "2", "199", "µs", "chosen"]
+    assert lines[at + 2].split() == ["b1", "-", "0", "1", "-"]
 
 
 def test_backends_show_their_share(capsys: Capture) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
+from .abi_events import COMPARED_SIZE as COMPARED_SIZE
 from .abi_events import EVENT_SIZE as EVENT_SIZE
 from .abi_events import decode_event as decode_event
+from .abi_events import pack_compared as pack_compared
 from .abi_events import pack_event as pack_event
 from .abi_events import unpack_event_header as unpack_event_header
 from .abi_flows import FLOW_ENTRY6_SIZE as FLOW_ENTRY6_SIZE

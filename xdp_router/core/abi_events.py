@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 
 from .abi_keys import (
@@ -17,11 +18,13 @@ from .abi_keys import (
 from .abi_values import EventHeader, EventType
 from .errors import AbiError
 from .events import Datagram, FirstPacket, FlowEstablished, ProbeReply, XdpDecided
-from .model import FlowKey, Mode, ProbeAnswer, Reason
+from .model import Compared, FlowKey, Mode, ProbeAnswer, Reason
 
 _BEFORE_KIND = "=Q40s4IH"
 _EVENT = Struct(_BEFORE_KIND + "4BHIIQ")
 EVENT_SIZE = _EVENT.size
+_COMPARED = Struct("=6I")
+COMPARED_SIZE = _COMPARED.size
 _KIND_AT = Struct(_BEFORE_KIND).size
 
 _ETH_HEADER = 14
@@ -100,8 +103,27 @@ def decode_event(record: Buffer) -> Decoded:
             _REASONS[reason],
             seen_ns,
             time_ns,
+            _compared(record, frame_len) if frame_len else (),
         )
     raise AbiError(f"event: type {kind} is unknown, expected one of {[*map(int, EventType)]}")
+
+
+def _compared(record: Buffer, size: int) -> tuple[Compared, ...]:
+    if size != COMPARED_SIZE or len(record) < EVENT_SIZE + size:
+        raise AbiError(
+            f"event: {size} bytes of what was compared in a record of {len(record)}, "
+            f"expected {COMPARED_SIZE}"
+        )
+    values = _COMPARED.unpack_from(record, EVENT_SIZE)
+    return tuple(Compared(*values[which::2]) for which in (0, 1))
+
+
+def pack_compared(pair: Sequence[Compared]) -> bytes:
+    """``struct compared`` of two; for tests and replays."""
+    one, other = pair
+    return _COMPARED.pack(
+        one.backend, other.backend, one.wait_ns, other.wait_ns, one.open, other.open
+    )
 
 
 def is_probe_reply(record: Buffer) -> bool:

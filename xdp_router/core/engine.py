@@ -433,6 +433,7 @@ class Engine:
                 event.seen_ns,
                 event.decided_ns,
             )
+        decision.compared = event.compared
         self._counters["decided_by_xdp"] += 1
         self._keep(decision, out)
         if flow is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import FlowKey, Mode, ProbeAnswer, Reason
+from .model import Compared, FlowKey, Mode, ProbeAnswer, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,8 @@ class XdpDecided:
     reason: Reason
     seen_ns: int
     decided_ns: int
+    compared: tuple[Compared, ...] = ()
+    """Of mode ``inline``: what decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,7 @@ class Flow:
             self.decided_ns,
             probes=self.evidence.records,
             unfit=self.unfit,
+            compared=self.evidence.compared,
         )
 
 

@@ -285,6 +285,19 @@ class Snapshot:
     scored: tuple[Scored, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One of the two backends that mode ``inline`` chose from, as it knew them at that moment.
+
+    ``wait_ns``: expected until its answer, 1 s at most; 0: nothing was known. ``open``: flows
+    that it had.
+    """
+
+    backend: int
+    wait_ns: int
+    open: int
+
+
 @dataclass(slots=True)
 class Decision:
     """One flow's decision and everything needed to explain it.
@@ -313,3 +326,5 @@ class Decision:
     """Backends that are unfit for this client: passed over, or the last resort."""
     snapshot: Snapshot | None = None
     """What it was decided by, if not by a race: the newest one that was published."""
+    compared: tuple[Compared, ...] = ()
+    """With mode ``inline``: the two that it was decided between, unless there was one alone."""

@@ -16,6 +16,8 @@ from tests.support.program import PASS, REDIRECT, TX, VERDICTS, Outcome
 from tests.support.tunnels import inner_frame
 from tests.support.udp_frames import datagram_errors, is_whole_datagram
 from xdp_router.core import abi
+from xdp_router.core.events import XdpDecided
+from xdp_router.core.model import Compared
 
 from . import flows
 from .world import CLIENT, WEB, Given, World, flow_key
@@ -142,6 +144,13 @@ def _wrong(case: Case, world: World, outcome: Outcome, span: tuple[int, int]) ->
 
 def _wrong_event(case: Case, world: World, record: bytes, span: tuple[int, int]) -> list[str]:
     wanted = dict(case.event or {})
+    compared: Callable[[tuple[Compared, ...]], bool] | None = wanted.pop("compared", None)
+    if compared is not None:
+        decoded = abi.decode_event(record)
+        assert isinstance(decoded, XdpDecided)
+        if not compared(decoded.compared):
+            return [f"what was compared is {decoded.compared}"]
+        wanted["frame_len"] = abi.COMPARED_SIZE
     frame = world.native(wanted.pop("frame", b""))
     got = dataclasses.asdict(abi.unpack_event_header(record))
     fields: dict[str, Any] = dict.fromkeys(got, 0) | {
@@ -157,7 +166,7 @@ def _wrong_event(case: Case, world: World, record: bytes, span: tuple[int, int])
         have = abi.unpack_event_header(record).key if name == "key" else got[name]
         if not _fits(have, value, world, span):
             wrong.append(f"event.{name} is {have}, wanted {value}")
-    size = abi.EVENT_SIZE
+    size = abi.EVENT_SIZE + (abi.COMPARED_SIZE if compared is not None else 0)
     if frame:
         size = abi.RECORD_SMALL if len(frame) <= abi.FRAME_SMALL else abi.RECORD_LARGE
         held = record[abi.EVENT_SIZE : abi.EVENT_SIZE + len(frame)]

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.instants import before
 from xdp_router.core import abi
-from xdp_router.core.model import NO_BACKEND, Forwarding, Mode, Reason
+from xdp_router.core.model import NO_BACKEND, Compared, Forwarding, Mode, Reason
 
 from . import direct, fullnat
 from .case import NOW, Case, Then, forwarded, tables_hold
@@ -91,17 +92,45 @@ def has_load(server: Server, **wanted: Any) -> Then:
     return look
 
 
-def better(name: str, *given: Given, server: Server = B3, more: dict[str, int] | None = None,
-           then: tuple[Then, ...] = ()) -> Case:  # fmt: skip
+BOTH = {B2.id, B3.id}
+
+
+def both(pair: tuple[Compared, ...]) -> bool:
+    """B2 and B3 were compared, in the order in which they were drawn."""
+    return {each.backend for each in pair} == BOTH
+
+
+def as_known(**known: tuple[int, int]) -> Callable[[tuple[Compared, ...]], bool]:
+    """``B2`` and ``B3``: the wait, in ns to 128 of them, and the open flows that are told."""
+    wanted = {"B2": B2.id, "B3": B3.id}
+
+    def look(pair: tuple[Compared, ...]) -> bool:
+        found = {each.backend: (each.wait_ns, each.open) for each in pair}
+        return found == {
+            wanted[name]: (wait_ns & ~127, flows) for name, (wait_ns, flows) in known.items()
+        }
+
+    return look
+
+
+def better(
+    name: str,
+    *given: Given,
+    server: Server = B3,
+    more: dict[str, int] | None = None,
+    then: tuple[Then, ...] = (),
+    compared: Callable[[tuple[Compared, ...]], bool] = both,
+) -> Case:
     """Of B2 and B3 it is this one."""
     return decides(f"inline: {name}", OF_TWO, *among(B2, B3), *given, server=server,
-                   counters=INLINE | (more or {}), then=then)  # fmt: skip
+                   counters=INLINE | (more or {}), then=then, compared=compared)  # fmt: skip
 
 
 CHOSEN = [
-    better("who answers sooner", load(B2, 2 * MS), load(B3, 1 * MS)),
+    better("who answers sooner", load(B2, 2 * MS), load(B3, 1 * MS),
+           compared=as_known(B2=(2 * MS, 0), B3=(1 * MS, 0))),
     better("who answers sooner, though it has more flows", load(B2, 20 * MS),
-           load(B3, 1 * MS, open_=9)),
+           load(B3, 1 * MS, open_=9), compared=as_known(B2=(20 * MS, 0), B3=(1 * MS, 9))),
     better("who has fewer flows for its answers", load(B2, 1 * MS, open_=9), load(B3, 2 * MS)),
     better("flows that were aged out do not count", load(B3, 1 * MS, open_=0, aged=90),
            load(B2, 2 * MS)),
@@ -110,17 +139,18 @@ CHOSEN = [
     better("who has more weight for its flows", load(B2, 1 * MS, open_=3),
            load(B3, 1 * MS, open_=5), lambda world: world.change_server(B3, weight=2)),
     better("who keeps nobody waiting", load(B2, 1 * MS, waiting_ns=10 * MS), load(B3, 5 * MS)),
-    better("a packet that is on its way is no sign", load(B3, 10 * MS, waiting_ns=5 * MS),
-           load(B2, 20 * MS)),
+    better("a packet that is on its way is no sign", load(B3, 400 * MS, waiting_ns=5 * MS),
+           load(B2, 800 * MS)),
     better("who waits for longer than a second is no worse than that",
            load(B2, 1 * MS, waiting_ns=100 * SECOND, open_=1),
-           load(B3, 1 * MS, waiting_ns=200 * SECOND)),
+           load(B3, 1 * MS, waiting_ns=200 * SECOND),
+           compared=as_known(B2=(SECOND, 1), B3=(SECOND, 0))),
     better("a sample that is old, and was just tried again", load(B2, 2 * MS),
            load(B3, 1 * MS, old=True, tried_ns=MS)),
     better("who was never asked: to get a sample", load(B2, 1 * MS), load(B3), more=TRIED,
            then=(has_load(B3, tried_ns=NOW, waiting_ns=NOW),)),
     better("who was never asked is, once a second", load(B2, 1 * MS, open_=1),
-           load(B3, tried_ns=MS)),
+           load(B3, tried_ns=MS), compared=as_known(B2=(1 * MS, 1), B3=(0, 0))),
     better("of whom nothing is known counts as the other one", load(B2, 1 * MS),
            load(B3, open_=1, tried_ns=MS), server=B2),
     better("neither is known", load(B2, open_=2, tried_ns=MS), load(B3, open_=1, tried_ns=MS)),
@@ -164,7 +194,7 @@ CHOSEN = [
               given=(*among(B3, forwarding=Forwarding.FULLNAT), load(B3, MS)), counters=INLINE,
               event=told(B3, *OF_TWO), then=(has_load(B3, waiting_ns=NOW),)),
     datagram("inline: who answers sooner", OF_TWO, *among(B2, B3), load(B2, 2 * MS),
-             load(B3, MS), counters=INLINE, then=(has_load(B3, waiting_ns=NOW),)),
+             load(B3, MS), counters=INLINE, then=(has_load(B3, waiting_ns=NOW),), compared=both),
 ]  # fmt: skip
 
 CASES = CHOSEN

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.frames import ACK, RST, End
@@ -10,7 +11,7 @@ from tests.support.instants import before
 from tests.support.program import DROP
 from xdp_router.core import abi
 from xdp_router.core.flow_hash import choice_hash
-from xdp_router.core.model import NO_BACKEND, Forwarding, Mode, Reason
+from xdp_router.core.model import NO_BACKEND, Compared, Forwarding, Mode, Reason
 
 from . import direct, fullnat, udp_flows
 from .budget import deep, prefix
@@ -128,14 +129,16 @@ def decides(
     counters: dict[str, int],
     event: bool = True,
     flood: bool = False,
+    compared: Callable[[tuple[Compared, ...]], bool] | None = None,
     **rest: Any,
 ) -> Case:
     """The SYN goes on at once, the daemon is told, and who has it is noted."""
+    more: dict[str, Any] = {"compared": compared} if compared is not None else {}
     then = (*bound(server, *how), tables_hold(0, 0, flood=2) if flood else tables_hold(2, 0))
     if flood:
         counters = counters | {"flood_entry": 1}
     return forwarded(name, to_service(OPEN), to_backend(OPEN, server), given=given,
-                     counters=counters, event=told(server, *how) if event else None,
+                     counters=counters, event=told(server, *how, **more) if event else None,
                      then=(*then, *rest.pop("then", ())), **rest)  # fmt: skip
 
 
@@ -365,16 +368,18 @@ def datagram(
     counters: dict[str, int],
     flood: bool = False,
     client: End = CLIENT,
+    compared: Callable[[tuple[Compared, ...]], bool] | None = None,
     **rest: Any,
 ) -> Case:
     """The first datagram goes on at once."""
+    more: dict[str, Any] = {"compared": compared} if compared is not None else {}
     noted = {"backend": server.id, "mode": how[0], "reason": how[1]}
     if flood:
         counters = counters | {"flood_entry": 1}
     return forwarded(
         f"snapshot, UDP: {name}", ask(HELLO, client), asked(HELLO, server, client), given=given,
         counters=counters,
-        event=None if flood else told(server, *how, key=udp_flows.key(client), seq=0),
+        event=None if flood else told(server, *how, key=udp_flows.key(client), seq=0, **more),
         then=(has_forward(client, packets=1, **noted), has_reply(server, client, **noted),
               tables_hold(0, 0, flood=2) if flood else tables_hold(2, 0), *rest.pop("then", ())),
         **rest)  # fmt: skip

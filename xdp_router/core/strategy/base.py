@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..commands import PublishPickTable, SendProbe, SetServiceMode
 from ..events import FirstPacket, ProbeReply, ProbeSent
-from ..model import Backend, Mode, ProbeRecord, Reason, Service, Snapshot
+from ..model import Backend, Compared, Mode, ProbeRecord, Reason, Service, Snapshot
 
 Sequencer = Callable[[Backend, int, int], int]
 """(backend, probe port, nonce) -> the probe's sequence number."""
@@ -47,6 +47,8 @@ class Evidence:
     """Backend ids in the order in which they answered."""
     refused: set[int] = field(default_factory=set)
     """Backend ids that refused: they are not chosen for these flows by any later step."""
+    compared: tuple[Compared, ...] = ()
+    """What mode ``inline`` chose from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,19 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from ..events import FirstPacket, ProbeReply, ProbeSent
-from ..model import NO_BACKEND, Backend, Mode, Reason, Service, Snapshot
+from ..model import NO_BACKEND, Backend, Compared, Mode, Reason, Service, Snapshot
 from .base import BackendStats, Evidence, ProbeSettings, Sequencer, Step, Verdict
-from .probing import LoadOf, Servers, Shared, some_of
+from .probing import Load, Servers, Shared, some_of
 
 CHOICES = 2
 
 
-def lightest(backends: Sequence[Backend], load_of: LoadOf) -> Backend:
+def lightest(backends: Sequence[Backend], loads: Sequence[Load]) -> Backend:
     """The one with the least ``ewma * (open + 1) / weight``.
 
     Without a sample it is taken to be as near as the nearest of the others: it has to get a
     flow to be measured, but not all of them.
     """
-    loads = [load_of(each.id) for each in backends]
     nearest = min((each.ewma_ns for each in loads if each.ewma_ns), default=1)
     costs = [
         (load.ewma_ns or nearest) * (load.open + 1) / backend.weight
@@ -82,8 +81,15 @@ class InlineStrategy:
         two = some_of(usable, CHOICES, self._shared.draw)
         if self._shared.draw(2):  # of equals either may be the one
             two.reverse()
-        backend = lightest(two, self._shared.load_of)
-        return Evidence(), (Verdict(first, backend.id, Reason.INLINE, Mode.INLINE),)
+        loads = [self._shared.load_of(each.id) for each in two]
+        backend = lightest(two, loads)
+        compared = tuple(
+            Compared(each.id, load.ewma_ns, load.open)
+            for each, load in zip(two, loads, strict=True)
+        )
+        return Evidence(compared=compared if len(two) > 1 else ()), (
+            Verdict(first, backend.id, Reason.INLINE, Mode.INLINE),
+        )
 
     def probe_sent(self, event: ProbeSent, now_ns: int) -> Sequence[Step]:
         """No probe is ours."""
