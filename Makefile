@@ -19,7 +19,7 @@ OBJECT := ebpf/xdp_router.bpf.o
 OBJECT6 := ebpf/xdp_router6.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
-BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h bench/*/*.c)
+BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h bench/compare/*.c)
 FIRST_BYTE := build/bench/first_byte
 # The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
 MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')

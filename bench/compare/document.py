@@ -55,7 +55,16 @@ def section(raw: Mapping[str, Any]) -> str:
     check(raw)
     machine = raw["conditions"]
     kernel = ".".join(machine["kernel"].split(".")[:2])
-    lines = [f"One run on {machine['cpu']}, {machine['cpus']} CPUs, Linux {kernel}:", ""]
+    number = min(
+        arm["connections"]
+        for scenario in SCENARIOS
+        for arm in table_of(raw, scenario)["values"]["arms"].values()
+    )
+    lines = [
+        f"One run on {machine['cpu']}, {machine['cpus']} CPUs, Linux {kernel}; {number:,} "
+        "connections of each arm in each scenario:",
+        "",
+    ]
     for scenario in SCENARIOS:
         row = table_of(raw, scenario)
         cells: Sequence[Mapping[str, str]] = row["table"]

@@ -17,6 +17,13 @@ from .client import Connection
 from .run import Results, Slice
 from .scenarios import FLAT, RATE, SCENARIOS, Scenario, alone
 
+COUNTED_AS = {
+    of.HASH: "XDP budget_service",
+    of.RACE: "engine decided_race",
+    of.SNAPSHOT: "XDP decided_snapshot",
+    of.INLINE: "XDP decided_inline",
+}
+"""The router's own count of the connections that an arm's way has decided."""
 SLOW_MS = 10.0
 TIMES_LOWER = 20
 SLOW_PART = 0.01
@@ -115,6 +122,7 @@ def rows_of(results: Results, scenarios: Sequence[Scenario] = SCENARIOS) -> list
         figures = {name: figures_of(each) for name, each in slices.items()}
         rows.append(_table_row(scenario, figures, results))
         rows.append(_failures(scenario, figures))
+        rows.append(_decided(scenario, figures, results.router.get(scenario.name, {})))
         if scenario is FLAT:
             rows += _flat(slices)
         else:
@@ -155,6 +163,21 @@ def _failures(scenario: Scenario, figures: Mapping[str, Figures]) -> Row:
         not any(failed.values()),
         f"no answer within 5 s, refused, reset or closed; others: "
         f"{sum(sum(e.failed.values()) for n, e in figures.items() if n not in of.OURS)}",
+    )
+
+
+def _decided(scenario: Scenario, figures: Mapping[str, Figures], counts: Mapping[str, int]) -> Row:
+    """Whether arms are what they are called: a race that is too late is decided otherwise."""
+    told = {
+        name: (counts.get(counter, 0), len(figures[name].first_ms))
+        for name, counter in COUNTED_AS.items()
+    }
+    return Row(
+        f"{scenario.name}: connections decided by what the arm is named for",
+        "all",
+        ", ".join(f"{name} {done:,} of {every:,}" for name, (done, every) in told.items()),
+        all(done >= every for done, every in told.values()),
+        "as the router counts them; the others went down the degrade chain",
     )
 
 

@@ -35,6 +35,7 @@ from bench.compare.scenarios import (
 from bench.forwarding import round_robin_rules
 from bench.readme import NotFit
 from bench.rows import Row
+from xdp_router.core import abi
 from xdp_router.core.config import Settings, parse_config
 from xdp_router.core.model import NO_BACKEND, Mode
 
@@ -279,6 +280,22 @@ def test_failures_are_slow_and_are_told() -> None:
     assert sum(told["backends"].values()) == 97
 
 
+@pytest.mark.parametrize(("races", "ok"), [(100, True), (99, False)])
+def test_what_was_decided_otherwise_is_told(races: int, ok: bool) -> None:
+    """A race that came too late is none; and the hash's service must have had no events."""
+    counts = {**dict.fromkeys(figures.COUNTED_AS.values(), 100), "engine decided_race": races}
+    judged = rows(every_arm(FLAT), router={"flat": counts})
+    row = judged["flat: connections decided by what the arm is named for"]
+    assert row.ok is ok
+    assert f"race {races} of 100" in row.measured
+
+
+def test_what_the_router_counts_is_there() -> None:
+    """A counter that was renamed would be taken for none."""
+    xdp = {name.removeprefix("XDP ") for name in figures.COUNTED_AS.values() if "XDP" in name}
+    assert xdp <= set(abi.Counter.__members__)
+
+
 @given(st.lists(st.floats(0.01, 5_000), min_size=1, max_size=3_000))
 def test_a_curve_keeps_the_tail(values: list[float]) -> None:
     """It rises to all, has no more points than asked, and each of the slowest hundredth."""
@@ -312,7 +329,7 @@ def results(*, quick: bool = False, missing: dict[str, str] | None = None) -> di
 def test_the_document_gets_tables_pictures_and_verdicts() -> None:
     """One table and one picture of each scenario, and what was expected of it."""
     text = document.section(results())
-    assert "One run on A CPU, 2 CPUs, Linux 6.18:" in text
+    assert "One run on A CPU, 2 CPUs, Linux 6.18; 100 connections of each arm" in text
     for scenario in SCENARIOS:
         assert f"![{scenario.title}](img/compare-{scenario.name}.png)" in text
     assert text.count("| nftables round robin |") == 3
