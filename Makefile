@@ -19,22 +19,24 @@ OBJECT := ebpf/xdp_router.bpf.o
 OBJECT6 := ebpf/xdp_router6.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
-BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h)
+BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h bench/compare/*.c)
+FIRST_BYTE := build/bench/first_byte
 # The uapi headers want <asm/types.h>, which Debian keeps in a folder named for the machine.
 MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_config_var("MULTIARCH") or "")')
 # Relative names in the line information: an object does not tell where it was built.
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps build check format test demo bench dist install uninstall clean
+.PHONY: help deps bench-deps build check format test demo bench bench-compare compare dist \
+	install uninstall clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install what is missing: distribution packages and .venv (root when packages are missing)
 	@tools/deps
 
-bench-deps: deps ## also install what the benchmarks compare with: haproxy
+bench-deps: deps ## also install what the benchmarks compare with and draw with: haproxy, matplotlib
 	@tools/deps --bench
 
 build: $(OBJECT) $(OBJECT6) ## compile the XDP program
@@ -68,9 +70,29 @@ demo: deps ## three backends, one of them slow, and the router between them; as 
 	@$(MAKE) build
 	@$(BIN)/xdp-router lab demo
 
+# 'make bench compare' is one wish: the comparison, and no other benchmark.
+ifeq ($(filter compare,$(MAKECMDGOALS)),)
 bench: bench-deps ## measure, print a table, write bench-results/; as root
 	@$(MAKE) build
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+else
+bench: bench-compare
+endif
+
+compare: bench-compare
+	@:
+
+bench-compare: bench-deps ## our modes beside nftables, a hash and HAProxy, with pictures; as root
+	@$(MAKE) build $(FIRST_BYTE)
+	@$(BIN)/python -m bench.compare $(BENCH_ARGS)
+
+$(FIRST_BYTE): bench/compare/first_byte.c Makefile
+	@command -v $(CLANG) >/dev/null || { \
+		echo "make bench-compare: $(CLANG) was not found. Run: sudo make bench-deps" >&2; exit 1; }
+	@echo "  CLANG    $@"
+	@mkdir -p $(@D)
+	@$(CLANG) -O2 -Wall -Wextra -Werror $< -o $@.tmp
+	@mv $@.tmp $@
 
 dist: deps build ## wheel and sdist with the compiled program, in dist/
 	@$(BIN)/python tools/dist.py dist

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from xdp_router.lab import BackendSpec, Lab, LabSpec, Stall, links
+from xdp_router.lab import BackendSpec, LabSpec, Stall, links
 
-from .forwarding import nftables
+from . import haproxy
+from .forwarding import nftables, round_robin_rules
 from .router import Router, running
 from .rows import Options, Row, percentile, summary
 
@@ -21,7 +20,7 @@ Address = tuple[str, int]
 _TIMEOUT_S = 5.0
 _WAY_NS = 500_000
 _NFTABLES: Address = ("198.18.100.2", 80)
-_HAPROXY: Address = ("198.18.100.3", 80)
+_HAPROXY: Address = (haproxy.ADDRESS, 80)
 
 
 async def first_byte(address: Address, source: str) -> float:
@@ -77,8 +76,8 @@ def stall(options: Options) -> Iterator[Row]:
     )
     with running(spec) as router, ExitStack() as undo:
         lab = router.lab
-        nftables(lab.router, _round_robin(lab))
-        _start_haproxy(lab, options.directory, undo)
+        nftables(lab.router, round_robin_rules(_NFTABLES, lab.addresses.backends))
+        haproxy.start(lab, options.directory, {"leastconn": _HAPROXY}, undo)
         backends = lab.addresses.backends
         turn = iter(range(1 << 30))
         own = lab.addresses.clients
@@ -111,68 +110,6 @@ def stall(options: Options) -> Iterator[Row]:
             "engine": {name: value for name, value in engine.items() if value},
         },
     )
-
-
-def _round_robin(lab: Lab) -> str:
-    targets = ", ".join(
-        f"{number} : {address} . {port}"
-        for number, (address, port) in enumerate(lab.addresses.backends)
-    )
-    address, port = _NFTABLES
-    return f"""
-table ip bench {{
-  chain prerouting {{
-    type nat hook prerouting priority dstnat;
-    ip daddr {address} tcp dport {port} dnat ip addr . port \
-to numgen inc mod {len(lab.backends)} map {{ {targets} }}
-  }}
-}}
-"""
-
-
-def _start_haproxy(lab: Lab, directory: Path, undo: ExitStack) -> None:
-    """HAProxy in the router's namespace, on an address of its own, backends checked each 2 s."""
-    address, port = _HAPROXY
-    links.with_netlink(
-        lab.router,
-        lambda netlink: netlink.addr(
-            "add", index=netlink.link_lookup(ifname="lo")[0], address=address, prefixlen=32
-        ),
-    )
-    servers = "\n".join(
-        f"  server b{number} {host}:{at} check inter 2s"
-        for number, (host, at) in enumerate(lab.addresses.backends, 1)
-    )
-    config = directory / "haproxy.cfg"
-    config.write_text(
-        "global\n  nbthread 1\n  maxconn 4000\n"
-        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n"
-        f"listen bench\n  bind {address}:{port}\n  balance leastconn\n{servers}\n",
-        encoding="utf-8",
-    )
-    log = directory / "haproxy.log"
-    with log.open("wb") as output:
-        process = lab.router.spawn(
-            ["haproxy", "-db", "-f", str(config)],
-            name="haproxy",
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    undo.callback(process.wait)
-    undo.callback(process.terminate)
-    deadline_s = time.monotonic() + 5
-
-    def answers() -> bool:
-        try:
-            lab.client.connect(_HAPROXY, timeout=1.0).close()
-        except OSError:
-            return False
-        return True
-
-    while not answers():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"haproxy did not start: {log.read_text(encoding='utf-8')}")
-        time.sleep(0.05)
 
 
 _SYN, _SYNACK, _RST = 58, 58, 54

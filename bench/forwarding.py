@@ -44,6 +44,21 @@ def nftables(namespace: Namespace, rules: str) -> None:
     namespace.run(body)
 
 
+def round_robin_rules(service: tuple[str, int], backends: Sequence[tuple[str, int]]) -> str:
+    """Rules that send new connections to the backends in turn."""
+    targets = ", ".join(f"{n} : {host} . {port}" for n, (host, port) in enumerate(backends))
+    address, port = service
+    return f"""
+table ip bench {{
+  chain prerouting {{
+    type nat hook prerouting priority dstnat;
+    ip daddr {address} tcp dport {port} dnat ip addr . port \
+to numgen inc mod {len(backends)} map {{ {targets} }}
+  }}
+}}
+"""
+
+
 def flow_counts(traffic: Traffic) -> tuple[int, ...]:
     """With how many flows it is measured: other methods differ from nat by what they do to a
     packet, not by what a larger table costs."""

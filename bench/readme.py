@@ -175,13 +175,13 @@ def _left(table: Table) -> list[str]:
     return [lines[0], "|---|---|", *lines[1:]]
 
 
-def replaced(text: str, new: str) -> str:
-    """A document with other lines between the marks. Raises NotFit if it has no marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise NotFit(f"no lines {BEGIN} and {END} in the document")
-    return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"
+def replaced(text: str, new: str, begin: str = BEGIN, end: str = END) -> str:
+    """A document with other lines between two marks. Raises NotFit if it has no marks."""
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise NotFit(f"no lines {begin} and {end} in the document")
+    return f"{before}{begin}\n\n{new}\n\n{end}{after}"
 
 
 def main(argv: list[str] | None = None) -> int:

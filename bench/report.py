@@ -76,13 +76,14 @@ def progress(text: str) -> None:
     print(f"-- {text}", file=sys.stderr, flush=True)
 
 
-def _verdict(row: Row) -> str:
-    return {True: "pass", False: "SHORT", None: "-"}[row.ok]
+def verdict(ok: bool | None) -> str:
+    """In one word."""
+    return {True: "pass", False: "SHORT", None: "-"}[ok]
 
 
 def show_row(row: Row) -> None:
     """Print a row as soon as it is there."""
-    print(f"{_verdict(row):5}  {row.name}: {row.measured}  [{row.goal}]", flush=True)
+    print(f"{verdict(row.ok):5}  {row.name}: {row.measured}  [{row.goal}]", flush=True)
     if row.table:
         print("\n".join(table_lines(row.table)), flush=True)
 
@@ -107,7 +108,7 @@ def show_table(rows: Iterable[Row]) -> None:
     """Print all rows: what, goal, measured, verdict, and below it how."""
     print()
     for row in rows:
-        print(f"{_verdict(row):5}  {row.name}")
+        print(f"{verdict(row.ok):5}  {row.name}")
         print(f"       goal      {row.goal}")
         for label, text in (("measured", row.measured), ("how", row.how)):
             lines = textwrap.wrap(text, _WIDTH - 17)

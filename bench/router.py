@@ -89,12 +89,14 @@ def running(
     protocol: str = "tcp",
     prepare: Callable[[Lab], Sequence[str]] = lambda lab: (),
     service: str = "",
+    config: str | None = None,
 ) -> Iterator[Router]:
     """A lab with the daemon ready in it. ``settings``: lines of the ``[router]`` table, and
     ``service`` of the service's.
 
     ``cpu`` keeps the daemon on one CPU. ``prepare`` adds to the lab what is to be there when the
     router is attached, and gives the interfaces that it is attached to beside the lab's own.
+    ``config`` goes in the place of what these say for the lab's one service.
     """
     with Lab(spec, prefix=f"xr-bench-{os.getpid()}") as lab:
         pins = lab.directory / "bpf"
@@ -104,7 +106,7 @@ def running(
             interfaces = (*lab.router_interfaces, *prepare(lab))
             text = lab.config_toml(deadline=deadline, family=family, protocol=protocol)
             text = text.replace("\n", f"\n{service}\n", 1)
-            text += f"\n[router]\n{settings}"
+            text = config or f"{text}\n[router]\n{settings}"
             process, control = _start(lab, pins / "xdp-router", interfaces, text, cpu)
             router = Router(lab, process, control, interfaces)
             try:

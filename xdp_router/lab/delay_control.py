@@ -22,10 +22,15 @@ KEEP: Final = _Keep()
 
 
 def control(
-    path: Path, *, delay_ns: int | None = None, stall: Stall | _Keep | None = KEEP
+    path: Path,
+    *,
+    delay_ns: int | None = None,
+    stall: Stall | _Keep | None = KEEP,
+    start_ns: int | None = None,
 ) -> dict[str, int]:
     """Change the line behind a control socket; its counts and setting after that.
 
+    ``start_ns``: when the stall's first period begins, by the wall clock; None: now.
     When this returns, frames that arrive at the line are treated the new way.
     Raises LabError if the line does not answer.
     """
@@ -34,6 +39,7 @@ def control(
         request["delay_ns"] = delay_ns
     if not isinstance(stall, _Keep):
         request["stall"] = dataclasses.asdict(stall) if stall else None
+        request["start_ns"] = start_ns
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
             peer.settimeout(5)

@@ -106,10 +106,11 @@ class DelayLine:
         """Delay frames that arrive from now on by so much."""
         self._delay_ns = delay_ns
 
-    def set_stall(self, stall: Stall | None) -> None:
-        """Stall from now on, or no longer."""
+    def set_stall(self, stall: Stall | None, start_ns: int | None = None) -> None:
+        """Stall from now on or from an instant of the wall clock, or no longer."""
         self._stall = stall
-        self._schedule = StallSchedule(stall, time.time_ns()) if stall else None
+        start_ns = time.time_ns() if start_ns is None else start_ns
+        self._schedule = StallSchedule(stall, start_ns) if stall else None
 
     def run(self) -> None:
         """Forward frames until the process is told to end."""
@@ -219,7 +220,8 @@ class DelayLine:
         if "delay_ns" in request:
             self.set_delay(int(request["delay_ns"]))
         if "stall" in request:
-            self.set_stall(Stall(**request["stall"]) if request["stall"] else None)
+            stall = Stall(**request["stall"]) if request["stall"] else None
+            self.set_stall(stall, request.get("start_ns"))
         counts = {name: getattr(self.counts, name) for name in Counts.__slots__}
         return {
             **counts,

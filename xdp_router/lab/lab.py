@@ -315,9 +315,14 @@ class Lab:
             raise LabError(f"a delay of {seconds} s: it must not be negative")
         delay_control.control(self._line(backend), delay_ns=round(seconds * 1e9))
 
-    def set_stall(self, backend: BackendRef, stall: Stall | None) -> None:
-        """Stall from now on, or no longer. Raises LabError for one that is wired directly."""
-        delay_control.control(self._line(backend), stall=stall)
+    def set_stall(
+        self, backend: BackendRef, stall: Stall | None, start_ns: int | None = None
+    ) -> None:
+        """Stall from now on, or from ``start_ns`` of the wall clock, or no longer.
+
+        Raises LabError for one that is wired directly.
+        """
+        delay_control.control(self._line(backend), stall=stall, start_ns=start_ns)
 
     def delay_counts(self, backend: BackendRef) -> dict[str, int]:
         """What the delay line counted: frames each way, lost ones, worst lateness in ns."""
