@@ -141,6 +141,25 @@ def test_a_server_that_falls_silent_has_no_slot_after_the_deadline() -> None:
     assert world.shares() == {1: 128, 2: 128}
 
 
+@pytest.mark.parametrize("pause_ms", [60, 90, 101, 150, 400])
+@pytest.mark.parametrize("far_ms", [0, 20])
+def test_after_a_pause_of_the_daemon_nobody_is_taken_for_gone(pause_ms: int, far_ms: int) -> None:
+    """What is only old is asked again first; XDP knows itself how old its table is."""
+    web = service(1, 2)
+    world = World([web], {1: near(), 2: near(100 * US + far_ms * MS)})
+    world.run(500 * MS)
+    before = world.shares()
+    world.now += pause_ms * MS
+    world.run((500 + pause_ms + 14) * MS)
+    assert world.strategy.counters["snapshots_empty"] == 0
+    at, table = world.published[-1]
+    assert at >= (500 + pause_ms) * MS
+    assert table.made_ns > T0 + (500 + pause_ms) * MS, "and is soon measured again"
+    assert 1 in table.slots
+    world.run((500 + pause_ms + 200) * MS)
+    assert world.shares() == before
+
+
 def test_when_nobody_answers_the_table_is_empty() -> None:
     """XDP goes down the degrade chain then, as it does without one."""
     web = service(1, 2)

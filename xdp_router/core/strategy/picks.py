@@ -34,6 +34,7 @@ class Picks:
         "_counts",
         "began_ns",
         "is_live",
+        "is_waiting",
         "looked_ns",
         "made_ns",
         "refresh_ns",
@@ -54,6 +55,8 @@ class Picks:
         self.began_ns: int | None = None
         self.is_live = False
         """Whether a table was published: until then XDP leaves the service to the daemon."""
+        self.is_waiting = False
+        """Whether the newest look found all that is known too old: answers are on their way."""
         self.refresh_ns: int | None = None
         self.waiting: list[tuple[FirstPacket, frozenset[int], Evidence]] = []
         self._counts: tuple[int, ...] = ()
@@ -91,6 +94,15 @@ class Picks:
             patience = SETTLE_NS if known else service.deadline_ns
             if unknown and now_ns - self.began_ns < patience:
                 return False
+        # After a pause of the daemon: XDP knows how old its table is, and an empty one says
+        # something else.
+        self.is_waiting = (
+            self.is_live
+            and not known
+            and any(subject.is_old(service, now_ns) for _, subject in pairs)
+        )
+        if self.is_waiting:
+            return False
         made_ns = max((subject.evidence_ns for _, subject in known), default=now_ns)
         measured = [
             inputs.measured(

@@ -464,7 +464,7 @@ class SnapshotStrategy:
             return  # that one is still to come
         service = picks.service
         at_ns = now_ns + SETTLE_NS
-        if picks.is_live:
+        if picks.is_live and not picks.is_waiting:
             worn_ns = picks.made_ns + service.snapshot_age_ns // 2
             at_ns = max(worn_ns, now_ns + service.snapshot_age_ns // 8)
             at_ns = min(at_ns, now_ns + LOOK_EVERY * service.probe_interval_ns)

@@ -118,6 +118,12 @@ class Subject:
             and now_ns - self.evidence_ns <= service.snapshot_age_ns
         )
 
+    def is_old(self, service: Service, now_ns: int) -> bool:
+        """Whether nothing speaks against it but the age of what is known: nobody has asked."""
+        return bool(
+            self.estimator.average_ns and not self.refused and not self.is_silent(service, now_ns)
+        ) and not self.is_known(service, now_ns)
+
     def has_changed(self, now_ns: int, noise_ns: int) -> bool:
         """Whether it is so much other than its services were told last that a table has to
         follow at once; then they are told. What is less waits for the next look.
