@@ -357,7 +357,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
     check_servers(entries, endpoint, backends)
     admission = read_admission(table, endpoint)
     tunnel_source, tunnel_bits = read_tunnel_source(table, forwarding, backends)
-    control_arm, control_arm_by = read_control_arm(table, how.mode, forwarding)
+    control_arm, control_arm_by = read_control_arm(table, forwarding)
     fallback = NO_BACKEND
     wanted = table.name("fallback", "")
     if wanted:
