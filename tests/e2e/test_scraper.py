@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.test_metrics import PORT as METRICS_PORT
+from tests.e2e.test_metrics import scrape as served
+from tests.e2e.test_metrics import value
 from tests.support.clients import connect, who, who_answers
 from tests.support.metrics_server import Engine, serving
 from tests.support.netns import wait_for
@@ -28,7 +31,8 @@ PATIENCE_S = 20.0
 
 
 def config(more: str = SCRAPE + SCORE) -> str:
-    text = calm_config(SPEC, "max_flows = 5_000\n", mode="snapshot")
+    settings = f'max_flows = 5_000\nmetrics = "127.0.0.1:{METRICS_PORT}"\n'
+    text = calm_config(SPEC, settings, mode="snapshot")
     own = 'probe_interval = "20ms"\nsnapshot_age = "2s"\n'
     return text.replace("[[service]]\n", f"[[service]]\n{own}", 1) + more
 
@@ -110,6 +114,16 @@ def test_nobody_is_asked_more_than_once_a_second(place: Place) -> None:
     wait_for(lambda: place.told("b3") == (3, "scrape"), PATIENCE_S)
     # As they arrive: the first one may have been on its way for longer than the last.
     assert asked[-1] - asked[0] > len(asked) - 2
+
+
+def test_what_backends_say_is_served_on(place: Place) -> None:
+    """With whose word it is, and what asking costs."""
+    found = served(place.router)
+    of = {"service": "web", "backend": "b2"}
+    assert value(found, "score_input", **of, input="cache_usage", source="scrape") == 0.75
+    assert value(found, "scrapes_total", **of, result="ok") >= 1
+    assert value(found, "scrapes_total", **of, result="failed") >= 0
+    assert 0 < value(found, "scrape_seconds", **of) < PATIENCE_S
 
 
 def test_a_page_that_is_not_there_is_told_once(place: Place) -> None:
