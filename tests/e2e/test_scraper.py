@@ -81,8 +81,8 @@ def test_a_queue_that_grows_costs_connections(place: Place) -> None:
     """Its backend's share falls, and comes back with it; explain says by whom that was told."""
     router, busy = place.router, place.engines["b1"]
     busy.queue(30, 10)
+    wait_for(lambda: place.told("b1") == (40, "scrape"), PATIENCE_S, "its queue is known")
     wait_for(lambda: place.row("b1")["share"] < 0.1, PATIENCE_S, "b1 has few slots")
-    assert place.told("b1") == (40, "scrape")
     assert Counter(who_answers(router) for _ in range(60))["b1"] < 20
     with connect(router) as peer:
         who(peer)
@@ -154,6 +154,7 @@ def test_weights_change_while_it_runs(place: Place) -> None:
     nothing."""
     router = place.router
     place.engines["b1"].queue(30, 10)
+    wait_for(lambda: place.told("b1") == (40, "scrape"), PATIENCE_S, "its queue is known")
     wait_for(lambda: place.row("b1")["share"] < 0.1, PATIENCE_S, "b1 has few slots")
     done = router.cli("service", "set", "web", "score.queue=0", "score.rtt=1", "--save")
     assert done.returncode == 0, done.stderr
@@ -165,6 +166,20 @@ def test_weights_change_while_it_runs(place: Place) -> None:
     assert "service.score.speed: unknown key, expected one of: age, cache, " in bad.stderr
     bad = router.cli("service", "set", "web", "scores.rtt=1")
     assert "'scores' is no table of a service; there are: score.KEY, scrape.KEY" in bad.stderr
+
+
+def test_scrapes_change_while_it_runs(place: Place) -> None:
+    """To the backends' own port, where XDP is in the way of nobody (an echo server is no page of
+    metrics); then none at all. Connections go on."""
+    router = place.router
+    with connect(router) as stream:
+        who(stream)
+        done = router.cli("service", "set", "web", "scrape.port=")
+        assert done.returncode == 0, done.stderr
+        assert f"scrape.port {PORT} -> none" in done.stdout
+        wait_for(lambda: "no good HTTP" in place.row("b2")["scrape"]["error"], PATIENCE_S)
+        stream.sendall(b"still here")
+        assert stream.recv(10) == b"still here"
     done = router.cli("service", "set", "web", "scrape=")
     assert done.returncode == 0, done.stderr
     assert place.row("b1")["scrape"] is None
