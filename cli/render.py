@@ -17,6 +17,7 @@ from rich.text import Text
 
 from .output import stdout
 from .render_gain import costs, gain_line
+from .render_score import scrape_line, told_line, told_words
 
 Row = Mapping[str, Any]
 
@@ -297,6 +298,8 @@ def backends(rows: Sequence[Row]) -> None:
         )
         if not row["up"] and row["reason"]:
             down.append(Text(f"{row['name']} is down: {row['reason']}"))
+        if not_read := scrape_line(row):
+            down.append(Text(not_read))
     _print_addresses(table, "No backends.")
     console = _console()
     for line in down:
@@ -314,12 +317,9 @@ def _fraction(value: float | None) -> str:
     return _NONE if value is None else f"{value:.2f}"
 
 
-_UNITS = {"queue": "queue {:g}", "ttft_ms": "TTFT {:g} ms", "cache_hit": "cache hits {:.0%}"}
-
-
 def pushed(data: Row) -> None:
     """Print the answer of ``push``."""
-    told = ", ".join(_UNITS[name].format(value) for name, value in data["told"].items())
+    told = ", ".join(told_words(name, value) for name, value in data["told"].items())
     text = f"{data['backend']}: {told}, for {seconds(data['holds_s'])}"
     _console().print(Text(text + _UNUSED.get(data["mode"], "")))
 
@@ -432,6 +432,9 @@ def _snapshot(data: Row) -> None:
         terms = (_fraction(row["terms"][name]) for name in known)
         table.add_row(row["backend"], _percent(row["share"]), _fraction(row["score"]), *terms, mark)
     _print(table, "Nobody was known to answer.")
+    for row in rows:
+        if told := told_line(row):
+            _console().print(Text(told))
 
 
 def _compared(data: Row) -> None:
@@ -444,7 +447,7 @@ def _compared(data: Row) -> None:
     _print(table, "")
 
 
-_TERMS = {"rtt": "RTT", "ttft": "TTFT", "cache": "CACHE", "queue": "QUEUE"}
+_TERMS = {"rtt": "RTT", "ttft": "TTFT", "cache": "CACHE", "queue": "QUEUE", "usage": "USAGE"}
 
 
 def _instant(value: float) -> str:

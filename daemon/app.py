@@ -75,6 +75,7 @@ from .probe_numbers import ProbeNumbers
 from .reconfiguration import Reconfiguration
 from .reply_paths import ReplyPaths
 from .retirement import Retirement
+from .scraper import Scraper
 from .service_watch import ServiceWatch
 from .shares import SharesKeeper
 from .signals import Interrupted, Signals, held
@@ -210,6 +211,7 @@ class Router:
         self.tasks.keep(self.shares.run, "event shares")
         self.tasks.keep(self.service_watch.run, "service watch")
         self.tasks.keep(self.forwarding.run, "forwarding")
+        self.tasks.keep(self.scraper.run, "scraper")
         self.tasks.keep(self.handoff.run, "hand-off")
         self.tasks.keep(self.attachments.run, "attachments")
         self.tasks.keep(garbage.run, "garbage")
@@ -358,6 +360,7 @@ class Router:
         undo.callback(self.executor.close)
         maps = self.state.maps
         self.figures = Figures(self.config, maps, self.plane.maps, self.decisions, self.executor)
+        self.scraper = Scraper(self)
         ring_fd = self.plane.maps["first_packet_events"]
         ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)

@@ -105,6 +105,8 @@ def service_value(service: Service, burst: int, *, stateless: bool) -> abi.Servi
         orphans=service.orphans,
         hash_active=0,
         tunnel_bits=service.tunnel_bits,
+        control_arm=service.control_arm,
+        control_arm_by=service.control_arm_by,
         tunnel_source=service.tunnel_source,
         **admission_of(service, stateless=stateless),
     )

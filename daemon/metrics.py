@@ -19,6 +19,7 @@ from xdp_router.measure.exposition import Sample, pieces
 from xdp_router.measure.field import fppl_share
 
 from .field_view import overhead_of, p99_ns, retention_of
+from .score_view import told_now
 
 if TYPE_CHECKING:
     from .app import Router
@@ -160,6 +161,22 @@ class RouterMetrics:
             stats = self._router.engine.backend_stats(backend.id)
             for result in _RESULTS:
                 yield (*labels, result), float(getattr(stats, result))
+
+    def _scrapes_total(self) -> Iterator[Sample]:
+        for labels, backend in self._backends():
+            state = self._router.scraper.state(backend.id)
+            if state is not None:
+                yield (*labels, "ok"), float(state.ok)
+                yield (*labels, "failed"), float(state.failed)
+
+    def _scrape_seconds(self) -> Iterator[Sample | None]:
+        for labels, backend in self._backends():
+            state = self._router.scraper.state(backend.id)
+            yield (labels, state.took_ns / _NS) if state is not None and state.took_ns else None
+
+    def _score_input(self) -> Iterator[Sample]:
+        for (service, backend), name, value, source in told_now(self._router, self._backends()):
+            yield (service, backend, name, source), value
 
     def _probe_bytes_total(self) -> Iterator[Sample]:
         yield (), float(self._router.sender.counters["probe_bytes"])

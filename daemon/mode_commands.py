@@ -25,6 +25,7 @@ _PUSHED: dict[str, tuple[str, float, float, float]] = {
     "ttft_ms": ("ttft_ns", 1e6, 0.0, 3_600_000.0),
     "cache_hit": ("cache", 1.0, 0.0, 1.0),
     "queue": ("queue", 1.0, 0.0, 1e9),
+    "cache_usage": ("usage", 1.0, 0.0, 1.0),
 }
 """By argument: what the score calls it, its unit, the least and the most that it may be."""
 
@@ -69,7 +70,8 @@ class ModeCommands:
         }
 
     def push(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Take in what is told of ``backend``: any of ``queue``, ``ttft_ms``, ``cache_hit``."""
+        """Take in what is told of ``backend``: any of ``queue``, ``ttft_ms``,
+        ``cache_hit``, ``cache_usage``."""
         self._index()
         backend = _find(self._backends, args.get("backend"), "backend")
         unknown = sorted(set(args) - {"backend", *_PUSHED})

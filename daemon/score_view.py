@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.abi import PICK_SLOTS
@@ -42,9 +42,11 @@ def score_view(router: Router, backend: Backend) -> dict[str, Any]:
             _NAMES[name]: {
                 "value": _shown(name, each.value),
                 "age_s": round((now_ns - each.told_ns) / 1e9, 3),
+                "source": each.source,
             }
             for name, each in told.items()
         },
+        "scrape": router.scraper.view(backend.id, now_ns),
         "open": load.open,
         "synack_us": round(load.ewma_ns / _NS_PER_US, 1) if load.ewma_ns else None,
     }
@@ -67,6 +69,8 @@ def snapshot_view(decision: Decision, name_of: Callable[[int], str]) -> dict[str
                 "ttft_ms": None if each.ttft_ns is None else _shown("ttft_ns", each.ttft_ns),
                 "cache_hit": each.cache,
                 "queue": each.queue,
+                "cache_usage": each.usage,
+                "sources": {_NAMES[name]: source for name, source in each.sources},
             }
             for each in snapshot.scored
         ],
@@ -130,12 +134,31 @@ def _terms(scored: Scored) -> dict[str, float | None]:
         "ttft": scored.ttft_term,
         "cache": scored.cache,
         "queue": scored.queue_term,
+        "usage": None if scored.usage is None else 1 - scored.usage,
     }
     return {name: None if value is None else round(value, 4) for name, value in terms.items()}
 
 
-_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue"}
+_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue", "usage": "cache_usage"}
 
 
 def _shown(name: str, value: float) -> float:
     return round(value / _NS_PER_MS, 3) if name == "ttft_ns" else value
+
+
+def told_now(
+    router: Router, backends: Iterable[tuple[tuple[str, str], Backend]]
+) -> Iterator[tuple[tuple[str, str], str, float, str]]:
+    """What counts at this moment of what was told: of whom, which input, its value in base units
+    (seconds), who has told it."""
+    now_ns = time.monotonic_ns()
+    roster = router.engine.roster
+    for labels, backend in backends:
+        age_ns = roster.service_of[backend.id].score_age_ns
+        for name, each in roster.inputs.told(backend.id).items():
+            if now_ns - each.told_ns < age_ns:
+                value = each.value / 1e9 if name == "ttft_ns" else each.value
+                yield labels, _METRIC_NAMES[name], value, each.source
+
+
+_METRIC_NAMES = {**_NAMES, "ttft_ns": "ttft_seconds"}

@@ -17,7 +17,7 @@
 #ifndef XR_ABI_H
 #define XR_ABI_H
 
-#define XR_ABI_VERSION 4
+#define XR_ABI_VERSION 5
 
 #define XR_NO_BACKEND 0xffffffffU /* no such backend: an unset fallback, a refused flow */
 #define XR_HASH_SLOTS 1021        /* Maglev table size of one service, a prime */
@@ -83,7 +83,7 @@ enum xr_reason {
 	XR_REASON_SNAPSHOT = 22,       /* by the newest table of background measurements */
 	XR_REASON_SNAPSHOT_STALE = 23, /* XDP: that table is too old */
 	XR_REASON_INLINE = 24, /* XDP: the better of two, by what flows themselves have shown */
-	XR_REASON_CONTROL_ARM = 25, /* daemon: not by the mode, to compare it with */
+	XR_REASON_CONTROL_ARM = 25, /* not by the mode, to compare it with */
 };
 
 enum xr_orphans {

@@ -99,7 +99,8 @@
 	X(decided_inline)   /* by XDP, from what flows have shown */                                       \
 	X(snapshot_stale)   /* the pick table is too old, or there is none */                              \
 	X(pick_unusable)    /* none of the backends that were drawn can have the flow */                   \
-	X(inline_tried)     /* chosen to be measured again */
+	X(inline_tried)     /* chosen to be measured again */                                              \
+	X(decided_control_arm) /* by XDP, not by the service's mode: to compare it with */
 
 enum xr_counter {
 #define XR_COUNTER_ENUM(name) XR_COUNT_##name,

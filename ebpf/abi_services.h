@@ -62,7 +62,9 @@ struct service {
 	__u8 orphans;
 	__u8 hash_active; /* 0 or 1: hash_tables[2 * id + hash_active] */
 	__u8 tunnel_bits; /* so many low bits of tunnel_source differ from flow to flow */
-	__u8 pad[3];
+	__u8 control_arm; /* percent of first packets that are not decided by a mode of XDP's ... */
+	__u8 control_arm_by; /* ... but by XR_MODE_ROUND_ROBIN or XR_MODE_HASH */
+	__u8 pad;
 	struct ip_addr tunnel_source; /* of the outer header; all zero: backend.probe_addr */
 };
 XR_ASSERT_SIZE(service, 88);

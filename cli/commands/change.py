@@ -127,7 +127,8 @@ def service() -> None:
     """Add, change or remove a service while the router runs.
 
     Keys and values are those of the configuration file: deadline=50ms, stateless=true,
-    'allow=["198.18.0.0/16"]'. An empty value (fallback=) takes a key away.
+    'allow=["198.18.0.0/16"]'. A dot leads into a table: score.queue=0.5, scrape.preset=vllm. An
+    empty value (fallback=) takes a key away.
     """
 
 

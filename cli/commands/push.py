@@ -31,6 +31,12 @@ from .context import Context, json_option, pass_context
     metavar="RATE",
     help="Share of requests that its cache serves, from 0 to 1.",
 )
+@click.option(
+    "--cache-usage",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="How full its cache is, from 0 to 1.",
+)
 @json_option
 @pass_context
 def push(
@@ -39,15 +45,23 @@ def push(
     queue: float | None,
     ttft: float | None,
     cache_hit: float | None,
+    cache_usage: float | None,
     as_json: bool,
 ) -> None:
     """Tell how BACKEND is doing, for its score.
 
     It holds for the time that [service.score] says (age): tell it again before.
     """
-    given = {"queue": queue, "ttft_ms": ttft, "cache_hit": cache_hit}
+    given = {
+        "queue": queue,
+        "ttft_ms": ttft,
+        "cache_hit": cache_hit,
+        "cache_usage": cache_usage,
+    }
     told = {name: value for name, value in given.items() if value is not None}
     if not told:
-        raise click.UsageError("nothing to tell: give --queue, --ttft or --cache-hit")
+        raise click.UsageError(
+            "nothing to tell: give --queue, --ttft, --cache-hit or --cache-usage"
+        )
     data = context.ask("push", backend=backend, **told)
     render.json_out(data) if as_json else render.pushed(data)

@@ -54,9 +54,10 @@ next_choice(const struct packet *p, const struct service *service, struct decide
 		state->sticky = XR_NO_BACKEND;
 	} else if (state->picks) {
 		state->picks--;
-		state->mode = service->mode;
+		state->mode = state->arm ? service->control_arm_by : service->mode;
 		state->backend = pick(p, service, state);
 	} else {
+		state->arm = 0; /* what comes now is the chain's */
 		if (!attempt && !has_fallback(service, state))
 			attempt = 1;
 		state->backend = service->fallback;
@@ -86,6 +87,8 @@ static __always_inline __u32 counter_of_choice(const struct decide_state *state)
 	if (state->mode == XR_MODE_STICKY)
 		return state->reason == XR_REASON_AFFINITY ? XR_COUNT_affinity_used
 							   : XR_COUNT_connection_id_known;
+	if (state->arm)
+		return XR_COUNT_decided_control_arm;
 	if (state->mode == XR_MODE_SNAPSHOT)
 		return XR_COUNT_decided_snapshot;
 	if (state->mode == XR_MODE_INLINE)
@@ -95,7 +98,8 @@ static __always_inline __u32 counter_of_choice(const struct decide_state *state)
 
 static __always_inline int is_picked(const struct decide_state *state)
 {
-	return state->mode == XR_MODE_SNAPSHOT || state->mode == XR_MODE_INLINE;
+	return state->mode == XR_MODE_SNAPSHOT || state->mode == XR_MODE_INLINE ||
+	       (state->arm && state->mode != XR_MODE_STICKY);
 }
 
 /* It goes neither where it has one already nor where it was picked to: why, for what comes then. */
@@ -110,7 +114,8 @@ static __always_inline void pick_failed(struct decide_state *state)
 {
 	count(XR_COUNT_pick_unusable);
 	state->picks = 0;
-	if (state->reason == XR_REASON_SNAPSHOT || state->reason == XR_REASON_INLINE)
+	if (state->reason == XR_REASON_SNAPSHOT || state->reason == XR_REASON_INLINE ||
+	    state->reason == XR_REASON_CONTROL_ARM)
 		state->reason = XR_REASON_NO_CANDIDATE;
 }
 
@@ -227,6 +232,7 @@ static __always_inline struct decide_state *begin_choice(struct xdp_md *ctx, __u
 	scratch->decide.picks = 0;
 	scratch->decide.flood = 0;
 	scratch->decide.tell = 0;
+	scratch->decide.arm = 0;
 	return &scratch->decide;
 }
 

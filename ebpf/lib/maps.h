@@ -32,7 +32,8 @@ struct decide_state {
 	__u8 picks;       /* how often a backend may still be picked by the service's mode */
 	__u8 tell;        /* an event is paid for */
 	__u8 sticky_mode; /* what it is if `sticky` is chosen */
-	__u8 pad[3];
+	__u8 arm;         /* picks are those of the control arm */
+	__u8 pad[2];
 	__u32 backend; /* of the choice that is made */
 	__u32 tried;   /* the last of them */
 	__u32 sticky; /* comes first: the backend that the connection has already, or the same again */

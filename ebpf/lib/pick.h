@@ -19,6 +19,9 @@
 /* The same for two of them, in the hash table, where each has slots by its weight. */
 #define INLINE_DRAWS 6
 #define INLINE_STEP 397 /* coprime to XR_HASH_SLOTS */
+/* The table names who is up: who is passed over is the client itself, or has this tuple. */
+#define CONTROL_DRAWS 4
+#define TURN_STEP 131
 /* One decision in so many may measure a backend anew whose sample is old. */
 #define INLINE_TRY_MASK 15
 #define INLINE_UNIT_SHIFT 7 /* 128 ns: a second times flows times weight fits into 64 bits */
@@ -163,9 +166,56 @@ static __always_inline __u32 pick_of_two(const struct packet *p, const struct se
 	return first;
 }
 
+/*
+ * Is the first packet of the control arm, which is not decided by the mode? By its tuple alone, as
+ * core/strategy/control_arm.py has it: the daemon tells by the same which arm a flow was in.
+ */
+static __always_inline int is_control_arm(const struct packet *p, const struct service *service)
+{
+	__u32 mixed;
+
+	if (!service->control_arm)
+		return 0;
+	/* mixed once more: the slot that a hash gives must say nothing of the arm */
+	mixed = (choice_hash(service, &p->key) ^ 0x5bd1e995U) * 0x9e3779b1U;
+	mixed = (mixed ^ mixed >> 15) * 0x85ebca6bU;
+	return (mixed >> 16) * 100 < (__u32)service->control_arm << 16;
+}
+
+/*
+ * Turns: slot after slot of the hash table, where each backend has as many as its share. Each CPU
+ * goes its own way through it, from a place of its own.
+ */
+static __always_inline __u32 whose_turn(void)
+{
+	__u64 *turns = counters_lookup(XR_COUNT_decided_control_arm);
+
+	return (turns ? (__u32)*turns : 0) + bpf_get_smp_processor_id() * TURN_STEP;
+}
+
+static __always_inline __u32 pick_for_control_arm(const struct packet *p,
+						  const struct service *service,
+						  const struct decide_state *state)
+{
+	__u32 draw = service->control_arm_by == XR_MODE_HASH ? choice_hash(service, &p->key)
+							     : whose_turn();
+	int turn;
+
+	for (turn = 0; turn < CONTROL_DRAWS; turn++) {
+		__u32 id = hash_pick(service, draw);
+
+		if (is_fit(p, service, state, id))
+			return id;
+		draw += INLINE_STEP;
+	}
+	return XR_NO_BACKEND;
+}
+
 static __always_inline __u32 pick(const struct packet *p, const struct service *service,
 				  struct decide_state *state)
 {
+	if (state->arm)
+		return pick_for_control_arm(p, service, state);
 	return service->mode == XR_MODE_INLINE ? pick_of_two(p, service, state)
 					       : pick_from_table(p, service, state);
 }

@@ -37,6 +37,7 @@ struct syn {
 	__u8 picks;    /* SYN_DECIDE: it may pick so often */
 	__u8 over;     /* SYN_DECIDE: over budget, and picked all the same */
 	__u8 tell;     /* SYN_DECIDE: the daemon gets to know */
+	__u8 arm;      /* SYN_DECIDE: of the control arm */
 };
 
 static __always_inline int drop_syn(__u32 counter)
@@ -125,7 +126,10 @@ static __always_inline void prepare_pick(const struct packet *p, struct syn *syn
 	__u64 zero = unknown_zero(p->eth);
 	__u64 reason = XR_REASON_INLINE, picks = PICK_TRIES;
 
-	if (syn->service->mode == XR_MODE_SNAPSHOT) {
+	syn->arm = is_control_arm(p, syn->service);
+	if (syn->arm) {
+		reason = XR_REASON_CONTROL_ARM;
+	} else if (syn->service->mode == XR_MODE_SNAPSHOT) {
 		reason = XR_REASON_SNAPSHOT;
 		if (!is_snapshot_fresh(syn->service, syn->now_ns)) {
 			count(XR_COUNT_snapshot_stale);
@@ -150,6 +154,7 @@ static __always_inline int decide_syn(struct xdp_md *ctx, const struct syn *syn)
 	state->picks = syn->picks;
 	state->flood = syn->over;
 	state->tell = syn->tell;
+	state->arm = syn->arm;
 	return go_to_stage(ctx, XR_STAGE_DECIDE);
 }
 

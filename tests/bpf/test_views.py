@@ -90,6 +90,7 @@ class Stage:
             ager=SimpleNamespace(flows=3, stateless=2, entries_of={4: 5, 6: 1}),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4, "probe_bytes": 160}),
+            scraper=SimpleNamespace(view=lambda backend, now_ns: None),
             feed=EventFeed(lambda _decision: {}),
             figures=SimpleNamespace(
                 latencies=Latencies(small.config.services, small.state.maps.flows_of),

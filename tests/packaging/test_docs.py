@@ -24,12 +24,14 @@ _GOOD = {
     "router": "",
     "service": 'address = "198.18.100.1:80"\n',
     "service.score": "",
+    "service.scrape": 'preset = "vllm"\n',
     "service.backend": 'address = "198.19.1.2:8080"\n',
 }
 _HEADERS = {
     "router": "[router]",
     "service": "[[service]]",
     "service.score": "[service.score]",
+    "service.scrape": "[service.scrape]",
     "service.backend": "[[service.backend]]",
 }
 

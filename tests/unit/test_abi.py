@@ -85,6 +85,7 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, li
 SERVICE = abi.ServiceValue(
     1 << 60, 3, 4, 5, 6, 7, 8, model.Mode.HASH, model.Forwarding.NAT, model.Orphans.HASH, 1,
     affinity_ns=9, flags=10, flow_limit=11, tunnel_bits=12, tunnel_source=0xC6130000,
+    control_arm=13, control_arm_by=model.Mode.HASH,
 )  # fmt: skip
 BACKEND = abi.BackendValue(0xC6120102, 0xC6120101, 8080, 6, 3, 9, 4, MAC, MAC[::-1], 500, 7, 5, 90)
 EMPTY_PENDING = abi.unpack_pending(bytes(abi.PENDING_FLOW_SIZE))

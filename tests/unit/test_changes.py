@@ -21,13 +21,17 @@ from xdp_router.core.config import RouterConfig, Settings, parse_config
 from xdp_router.core.identity import Known, renumber, vanished
 from xdp_router.core.model import (
     Backend,
+    Endpoint,
     Forwarding,
     KernelHandoff,
     Mode,
     Orphans,
     Probe,
     ProbeKind,
+    Reading,
     ScoreWeights,
+    Scrape,
+    Series,
     Service,
     SourcePrefix,
 )
@@ -165,13 +169,16 @@ OTHER: dict[str, Any] = {
     "tunnel_source": 0xC612C800,
     "probe": Probe(ProbeKind.UDP, payload=b"x"),
     "vlan": 9,
+    "scrape": Endpoint(0xC6130102, 9100),
     "kernel_handoff": KernelHandoff.OFF,
 }
 """Another value of fields of which none can be made of the first."""
 
 
-def other_value(field: str, value: Any) -> Any:
+def other_value(whose: Any, field: str, value: Any) -> Any:
     """Of the same type."""
+    if isinstance(whose, Service) and field == "scrape":
+        return Scrape((("queue", (Reading((Series("depth"),)),)),))
     if field in OTHER:
         return OTHER[field]
     return not value if isinstance(value, bool) else value + 1
@@ -204,7 +211,7 @@ def test_no_field_changes_in_silence(whose: Any, field: str) -> None:
     """Whatever a configuration may say is in the diff when it is another."""
     if (type(whose), field) in ELSEWHERE:
         return
-    other = replace(whose, **{field: other_value(field, getattr(whose, field))})
+    other = replace(whose, **{field: other_value(whose, field, getattr(whose, field))})
     web, api = CONFIG.services
     if isinstance(other, Settings):
         new = replace(CONFIG, settings=other)

@@ -332,7 +332,7 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
             "deadline, deny, event_rate, except_ports, fallback, forwarding, icmp_echo, "
             "max_connections, mode, name, orphans, "
             "probe, probe_answer, probe_host, probe_interval, probe_path, probe_payload, "
-            "probe_status, protocol, quic, score, snapshot_age, stateless, tunnel_source",
+            "probe_status, protocol, quic, score, scrape, snapshot_age, stateless, tunnel_source",
         ),
         (
             service("", "weight = 0"),

@@ -49,3 +49,11 @@ def test_other_ways_are_named() -> None:
     """What is none says what there is."""
     assert "expected 'round_robin' or 'hash'" in problem('control_arm_by = "race"')
     assert "a whole number from 0 to 50" in problem("control_arm = 51")
+
+
+@pytest.mark.parametrize("mode", ["race", "snapshot", "inline"])
+@pytest.mark.parametrize("by", ["round_robin", "hash"])
+def test_each_mode_has_one(mode: str, by: str) -> None:
+    """Whoever decides there."""
+    web = parsed(f'mode = "{mode}"\ncontrol_arm = 5\ncontrol_arm_by = "{by}"')
+    assert (web.control_arm, web.control_arm_by) == (5, Mode[by.upper()])

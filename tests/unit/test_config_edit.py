@@ -132,3 +132,43 @@ def test_any_word_is_some_value(text: str) -> None:
     """Nothing that is typed makes it fail."""
     value = parse_value(text)
     assert value is None or isinstance(value, (bool, int, float, str, list))
+
+
+def test_a_dot_leads_into_a_table() -> None:
+    """Which is made where there is none, and goes with its last key."""
+    edit = Edit("service", Verb.SET, "web", parse_keys(["score.rtt=0.5", "scrape.preset=vllm"]))
+    web = edited(edit)["service"][0]
+    assert (web["score"], web["scrape"]) == ({"rtt": 0.5}, {"preset": "vllm"})
+    document = {"service": [web, DOCUMENT["service"][1]]}
+    more = parse_keys(["score.queue=2", "score.rtt=", "scrape.preset=", "scrape.port="])
+    apply_edit(document, CONFIG, Edit("service", Verb.SET, "web", more))
+    assert web["score"] == {"queue": 2}
+    assert "scrape" not in web
+    keys = parse_keys(["address=198.18.100.1:82", "score.rtt=1", "score.age="])
+    added = edited(Edit("service", Verb.ADD, "", keys, ({"address": "198.18.1.9:80"},)))
+    assert added["service"][2]["score"] == {"rtt": 1}
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (
+            Edit("service", Verb.SET, "web", {"mode": "race", "scores.rtt": 1}),
+            "scores.rtt: 'scores' is no table of a service; there are: score.KEY, scrape.KEY",
+        ),
+        (Edit("service", Verb.SET, "web", {"backend.name": "x"}), "'backend' is no table"),
+        (Edit("service", Verb.SET, "web", {"score.": 1}), "expected one key of the table score"),
+        (Edit("service", Verb.SET, "web", {"score.a.b": 1}), "expected one key of the table sc"),
+        (Edit("service", Verb.ADD, "", {"score": 1, "score.rtt": 1}), "score is no table here"),
+        (Edit("service", Verb.SET, "web", {"score.rtt": 1, "score": 1}), "score is no table here"),
+        (Edit("backend", Verb.SET, "b1", {"score.rtt": 1}), "no table of a backend; there are: no"),
+        (Edit("backend", Verb.ADD, "web", {"score.rtt": 1}), "no table of a backend"),
+    ],
+)
+def test_a_dot_that_leads_nowhere_is_told(edit: Edit, told: str) -> None:
+    """And nothing of the edit is done."""
+    document = copy.deepcopy(DOCUMENT)
+    with pytest.raises(EditError) as caught:
+        apply_edit(document, CONFIG, edit)
+    assert told in str(caught.value)
+    assert document == DOCUMENT

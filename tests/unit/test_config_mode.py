@@ -78,7 +78,11 @@ def test_weights_are_in_proportion() -> None:
             "rtt = 0\nttft = 0\ncache = 0\nqueue = 0",
             "5: service.score.rtt: found no weight above 0, expected at least one of rtt, ttft",
         ),
-        ("", "load = 1", "5: service.score.load: unknown key, expected one of: age, cache, queue"),
+        (
+            "",
+            "load = 1",
+            "5: service.score.load: unknown key, expected one of: age, cache, qu",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(lines: str, score: str, expected: str) -> None:

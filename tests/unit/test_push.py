@@ -44,8 +44,9 @@ def test_what_is_given_is_told() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("b2",), "give --queue, --ttft or --cache-hit"),
+        (("b2",), "give --queue, --ttft, --cache-hit or --cache-usage"),
         (("b2", "--cache-hit", "1.5"), "not in the range 0<=x<=1"),
+        (("b2", "--cache-usage", "85"), "not in the range 0<=x<=1"),
         (("b2", "--queue", "-1"), "not in the range x>=0"),
         (("--queue", "1"), "Missing argument 'BACKEND'"),
     ],

@@ -200,6 +200,7 @@ def test_a_pick_is_explained_by_its_snapshot(capsys: Capture) -> None:
     assert lines[at + 1].split() == ["BACKEND", "SHARE", "SCORE", "RTT", "QUEUE"]
     assert lines[at + 2].split() == ["b1", "0.4%", "0.01", "0.01", "-"]
     assert lines[at + 3].split() == ["b2", "100%", "0.83", "1.00", "0.50", "picked"]
+    assert lines[at + 4 :] == ["b2: queue 4 (scrape)"]
 
 
 def test_a_choice_of_two_is_explained_by_both(capsys: Capture) -> None:
@@ -228,6 +229,15 @@ def test_backends_show_their_share(capsys: Capture) -> None:
     assert "SHARE" not in _lines(capsys)[0]
     render.backends([{**BACKENDS[1], "mode": "inline", "synack_us": 95.0}])
     assert "95 µs" in _lines(capsys)[1]
+
+
+def test_backends_say_whose_metrics_are_not_read(capsys: Capture) -> None:
+    """Below the table, beside who is down."""
+    failed = {"url": "http://198.19.1.2:8000/metrics", "error": "refused", "missing": []}
+    render.backends([{**BACKENDS[0], "scrape": failed}, BACKENDS[1]])
+    last = " ".join(_lines(capsys)[-2:])
+    assert "b1: metrics of http://198.19.1.2:8000/metrics are not read: refused" in last
+    assert "b2 is down" in last
 
 
 @pytest.mark.parametrize(("mode", "says"), [("race", "equally fast"), ("inline", "does not look")])

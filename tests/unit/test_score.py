@@ -98,3 +98,12 @@ def test_scores_are_from_0_to_1(candidates: list[Measured], noise_ns: int) -> No
         ):
             assert (term is None) is (value is None)
             assert term is None or 0 <= term <= 1
+
+
+def test_a_full_cache_counts_only_where_it_has_a_weight() -> None:
+    """By default it has none."""
+    empty, full = Measured(1 * MS, usage=0.25), Measured(1 * MS, usage=0.75)
+    assert [each.score for each in scores((empty, full), ScoreWeights())] == [1.0, 1.0]
+    weights = ScoreWeights(0.5, 0, 0, 0, 0.5)
+    assert [each.score for each in scores((empty, full), weights)] == [0.875, 0.625]
+    assert full.is_told

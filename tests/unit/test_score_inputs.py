@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from xdp_router.core.score import Measured
-from xdp_router.core.score_inputs import ScoreInputs, Told
+from xdp_router.core.score_inputs import SCRAPE, ScoreInputs, Told
 
 S = 10**9
 
@@ -44,3 +44,15 @@ def test_an_unknown_input_is_refused_as_a_whole() -> None:
     with pytest.raises(ValueError, match="'load' is no input of a score: use ttft_ns"):
         inputs.tell(1, {"queue": 4, "load": 1}, 0)
     assert inputs.told(1) == {}
+
+
+def test_the_newest_word_counts_whoever_has_it() -> None:
+    """And it is known whose it was; who told what is too old is nobody."""
+    inputs = ScoreInputs()
+    inputs.tell(1, {"queue": 4, "usage": 0.5}, 100 * S, SCRAPE)
+    inputs.tell(1, {"queue": 9}, 101 * S)
+    found = inputs.measured(1, None, 10 * S, 102 * S)
+    assert (found.queue, found.usage) == (9, 0.5)
+    assert found.sources == (("queue", "push"), ("usage", "scrape"))
+    inputs.tell(1, {"queue": 5}, 103 * S, SCRAPE)
+    assert inputs.measured(1, None, 10 * S, 111 * S).sources == (("queue", "scrape"),)

@@ -166,7 +166,7 @@ from .address import parse_mac as parse_mac
 from .address import protocol_name as protocol_name
 from .model import Forwarding, Mode, Orphans
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 STAGE_MAX = len(Stage)
 STAGES_IPV6 = 19
 STAGE_IPV6 = 38
@@ -213,7 +213,7 @@ BACKEND_METHOD = {
 }
 """Flags of backends that a method's packets reach otherwise than by their address."""
 
-_SERVICE = Struct("=5Q6I4BB3x16s")
+_SERVICE = Struct("=5Q6I4BBBBx16s")
 _BACKEND = Struct("=16s16s2sBBII6s6sHH16s2s2x")
 _BACKEND_REF = Struct("=II")
 _HASH_TABLE = Struct(f"={HASH_SLOTS}I4x")
@@ -243,7 +243,8 @@ def unpack_service(data: Buffer) -> ServiceValue:
     fields[11] = read_enum(Mode, fields[11], "service")
     fields[12] = read_enum(Forwarding, fields[12], "service")
     fields[13] = read_enum(Orphans, fields[13], "service")
-    fields[16] = unpack_addr(fields[16])
+    fields[17] = read_enum(Mode, fields[17], "service")
+    fields[18] = unpack_addr(fields[18])
     return from_slots(ServiceValue, fields)
 
 

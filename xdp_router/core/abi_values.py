@@ -188,6 +188,7 @@ class Counter(enum.IntEnum):
     snapshot_stale = 92
     pick_unusable = 93
     inline_tried = 94
+    decided_control_arm = 95
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class ServiceValue:
     orphans: Orphans
     hash_active: int
     tunnel_bits: int = field(default=0, kw_only=True)
+    control_arm: int = field(default=0, kw_only=True)
+    control_arm_by: Mode = field(default=Mode.ROUND_ROBIN, kw_only=True)
     tunnel_source: int = field(default=0, kw_only=True)
 
 

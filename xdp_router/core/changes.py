@@ -17,6 +17,7 @@ from .address import Prefix, format_endpoint, format_ports, is_ipv6, protocol_na
 from .config import RouterConfig, Settings
 from .config_fields import format_duration
 from .config_metrics import format_metrics
+from .config_scrape import format_scrape, scrape_keys
 from .model import NO_BACKEND, Backend, Probe, ProbeKind, ScoreWeights, Service
 
 _REMAKE = (
@@ -186,6 +187,7 @@ def service_keys(service: Service) -> dict[str, str]:
         "snapshot_age": format_duration(service.snapshot_age_ns),
         "score": _score(service.score),
         "score.age": format_duration(service.score_age_ns),
+        **scrape_keys(service.scrape),
         "forwarding": service.forwarding.name.lower(),
         "tunnel_source": _tunnel_source(service),
         "fallback": NONE if service.fallback == NO_BACKEND else names[service.fallback],
@@ -212,6 +214,7 @@ def backend_keys(backend: Backend) -> dict[str, str]:
         "name": backend.name,
         "weight": str(backend.weight),
         "vlan": "as it came" if backend.vlan is None else str(backend.vlan or NONE),
+        "scrape": format_scrape(backend.scrape),
         "probe": backend.probe.name,
         "probe_payload": _bytes(backend.probe.payload),
         "probe_answer": _bytes(backend.probe.answer),

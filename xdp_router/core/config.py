@@ -34,6 +34,7 @@ from .config_metrics import read_metrics
 from .config_mode import read_mode
 from .config_nat import check_nat
 from .config_probe import read_probe, require_probes
+from .config_scrape import check_scrapes, read_scrape_address
 from .config_stateless import check_stateless
 from .config_wide import (
     SERVER_EXAMPLES,
@@ -260,6 +261,7 @@ def _read(
     root.refuse_unknown()
     _check_services(services, problems)
     check_stateless(services, problems)
+    check_scrapes(services, problems)
     check_nat(
         services,
         (settings.nat_port_min, settings.nat_port_max),
@@ -355,7 +357,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
     check_servers(entries, endpoint, backends)
     admission = read_admission(table, endpoint)
     tunnel_source, tunnel_bits = read_tunnel_source(table, forwarding, backends)
-    control_arm, control_arm_by = read_control_arm(table, how.mode, forwarding)
+    control_arm, control_arm_by = read_control_arm(table, forwarding)
     fallback = NO_BACKEND
     wanted = table.name("fallback", "")
     if wanted:
@@ -392,6 +394,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
         snapshot_age_ns=how.snapshot_age_ns,
         score=how.score,
         score_age_ns=how.score_age_ns,
+        scrape=how.scrape,
         control_arm=control_arm,
         control_arm_by=control_arm_by,
     )
@@ -410,8 +413,9 @@ def _read_backend(
     name = table.name("name", format_endpoint(endpoint))
     weight = table.integer("weight", 1, 1, 1_000)
     vlan = table.vlan("vlan")
+    scrape = read_scrape_address(table)
     table.refuse_unknown()
-    return Backend(number, name, endpoint, service, weight, probe, forwarding, vlan)
+    return Backend(number, name, endpoint, service, weight, probe, forwarding, vlan, scrape)
 
 
 def _check_services(services: Sequence[Service], problems: Problems) -> None:

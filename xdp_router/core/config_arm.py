@@ -12,18 +12,11 @@ SHARE_MAX = 50
 _BY = {"round_robin": Mode.ROUND_ROBIN, "hash": Mode.HASH}
 
 
-def read_control_arm(table: Table, mode: Mode, forwarding: Forwarding) -> tuple[int, Mode]:
+def read_control_arm(table: Table, forwarding: Forwarding) -> tuple[int, Mode]:
     """The share in percent, and how its flows are decided."""
     share = table.integer("control_arm", 0, 0, SHARE_MAX)
     by = table.choice("control_arm_by", "round_robin", _BY)
     if not share:
-        return 0, by
-    if mode is not Mode.RACE:
-        table.found(
-            "control_arm",
-            f"it with mode {mode.name.lower()!r}, in which XDP decides without the daemon",
-            'mode = "race" beside it',
-        )
         return 0, by
     if forwarding in ONE_SIDED:
         table.found(

@@ -17,6 +17,8 @@ from .config import RouterConfig
 from .errors import XdpRouterError
 
 _SHOWN = 10
+TABLES: Mapping[str, tuple[str, ...]] = {"service": ("score", "scrape"), "backend": ()}
+"""What a service or backend has that is a table, beside its backends."""
 
 Tables = MutableSequence[MutableMapping[str, Any]]
 
@@ -37,7 +39,8 @@ class Verb(enum.Enum):
 class Edit:
     """``what``: "service" or "backend". ``name``: whose; of a backend that is added: its service's.
 
-    ``keys``: those of the file with their values; None: the key goes, its default holds.
+    ``keys``: those of the file with their values; None: the key goes, its default holds. A dot
+    leads into a table of it: ``score.rtt``.
     ``backends``: of a service that is added.
     """
 
@@ -57,7 +60,10 @@ def apply_edit(document: MutableMapping[str, Any], config: RouterConfig, edit: E
     if edit.what == "service":
         if edit.verb is Verb.ADD:
             services.append(
-                {**_said(edit.keys), "backend": [_said(each) for each in edit.backends]}
+                {
+                    **_said(edit.keys, edit.what),
+                    "backend": [_said(each, "backend") for each in edit.backends],
+                }
             )
             return
         place = _find("service", edit.name, [service.name for service in config.services])
@@ -65,7 +71,7 @@ def apply_edit(document: MutableMapping[str, Any], config: RouterConfig, edit: E
         return
     if edit.verb is Verb.ADD:
         place = _find("service", edit.name, [service.name for service in config.services])
-        services[place]["backend"].append(_said(edit.keys))
+        services[place]["backend"].append(_said(edit.keys, edit.what))
         return
     places = {
         backend.name: (index, place)
@@ -89,15 +95,51 @@ def _change(tables: Tables, place: int, edit: Edit) -> None:
             raise EditError(f"{edit.name} is the only {edit.what}: a router needs one")
         del tables[place]
         return
+    for key in edit.keys:
+        _require_table({**tables[place], **edit.keys}, key, edit.what)
     for key, value in edit.keys.items():
+        _put(tables[place], key, value)
+
+
+def _said(keys: Mapping[str, Any], what: str) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in keys.items():
+        _require_table(table, key, what)
+        _put(table, key, value)
+    return table
+
+
+def _require_table(table: Mapping[str, Any], key: str, what: str) -> None:
+    """Raise EditError unless what stands before a key's dot is a table, or may become one."""
+    head, dot, rest = key.partition(".")
+    if not dot:
+        return
+    if head not in TABLES[what]:
+        known = ", ".join(f"{each}.KEY" for each in TABLES[what]) or "no such keys here"
+        raise EditError(f"{key}: {head!r} is no table of a {what}; there are: {known}")
+    if not rest or "." in rest:
+        raise EditError(f"{key}: expected one key of the table {head}, as {head}.KEY")
+    if table.get(head) is not None and not isinstance(table[head], Mapping):
+        raise EditError(f"{key}: {head} is no table here, but {table[head]!r}: take it away first")
+
+
+def _put(table: MutableMapping[str, Any], key: str, value: Any) -> None:
+    """Set a key, in the table that its dot leads into; None takes it away, and an empty table
+    with it."""
+    head, dot, rest = key.partition(".")
+    if not dot:
         if value is None:
-            tables[place].pop(key, None)
+            table.pop(key, None)
         else:
-            tables[place][key] = value
-
-
-def _said(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if value is not None}
+            table[key] = value
+    elif value is not None:
+        if head not in table:
+            table[head] = {}
+        table[head][rest] = value
+    elif head in table:
+        table[head].pop(rest, None)
+        if not table[head]:
+            del table[head]
 
 
 def _find(what: str, name: str, names: list[str]) -> int:
@@ -114,8 +156,8 @@ def _find(what: str, name: str, names: list[str]) -> int:
 def parse_keys(words: Iterable[str]) -> dict[str, Any]:
     """``KEY=VALUE`` words. Raises ValueError.
 
-    A value is TOML, or else text: ``weight=3``, ``deadline=50ms``, ``allow=["198.18.0.0/16"]``.
-    An empty one (``fallback=``) is None.
+    A value is TOML, or else text: ``weight=3``, ``deadline=50ms``, ``allow=["198.18.0.0/16"]``,
+    ``score.rtt=0.5``. An empty one (``fallback=``) is None.
     """
     keys: dict[str, Any] = {}
     for word in words:

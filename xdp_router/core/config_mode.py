@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .config_fields import MS, S, Table, format_duration
-from .model import Mode, ScoreWeights
+from .config_scrape import AGE_INTERVALS as SCRAPES_MISSED
+from .config_scrape import read_scrape
+from .model import Mode, ScoreWeights, Scrape
 
 MODES = {"race": Mode.RACE, "snapshot": Mode.SNAPSHOT, "inline": Mode.INLINE}
 AGE_INTERVALS = 3
@@ -27,10 +29,11 @@ class ModeSettings:
     snapshot_age_ns: int
     score: ScoreWeights
     score_age_ns: int
+    scrape: Scrape | None
 
 
 def read_mode(table: Table) -> ModeSettings:
-    """The keys ``mode``, ``candidates``, ``probe_interval``, ``snapshot_age``, and ``score``.
+    """The keys that say how backends are chosen: from ``mode`` to the tables of scores.
 
     They may be there in each mode: it can be changed while the router runs.
     """
@@ -46,21 +49,25 @@ def read_mode(table: Table) -> ModeSettings:
             f"at least {AGE_INTERVALS} times probe_interval ({format_duration(interval_ns)}), or "
             "snapshots are out of date before the next one",
         )
-    score, score_age_ns = _read_score(table.table("score"))
-    return ModeSettings(mode, candidates, interval_ns, age_ns, score, score_age_ns)
+    scrape = read_scrape(table)
+    score, score_age_ns = _read_score(table.table("score"), scrape)
+    return ModeSettings(mode, candidates, interval_ns, age_ns, score, score_age_ns, scrape)
 
 
-def _read_score(table: Table) -> tuple[ScoreWeights, int]:
+def _read_score(table: Table, scrape: Scrape | None) -> tuple[ScoreWeights, int]:
     default = ScoreWeights()
     given = {
         name: table.number(name, getattr(default, name), 0, 1_000)
-        for name in ("rtt", "ttft", "cache", "queue")
+        for name in ("rtt", "ttft", "cache", "queue", "usage")
     }
-    age_ns = table.duration("age", 10 * S, 100 * MS, 3600 * S)
+    implied_ns = max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
+    age_ns = table.duration("age", implied_ns, 100 * MS, 3600 * S)
     total = sum(given.values())
     if total <= 0:
-        table.found("rtt", "no weight above 0", "at least one of rtt, ttft, cache, queue above 0")
-        total, given = 1.0, {"rtt": 1.0, "ttft": 0.0, "cache": 0.0, "queue": 0.0}
+        table.found(
+            "rtt", "no weight above 0", "at least one of rtt, ttft, cache, queue, usage above 0"
+        )
+        total, given = 1.0, {**dict.fromkeys(given, 0.0), "rtt": 1.0}
     table.refuse_unknown()
     if abs(total - 1) < 1e-9:
         return ScoreWeights(**given), age_ns

@@ -190,6 +190,8 @@ class Backend:
     forwarding: Forwarding = Forwarding.NAT  # that of its service
     vlan: int | None = None
     """Its frames' VLAN id, 0: they have no tag; None: frames keep what they came with."""
+    scrape: Endpoint | None = None
+    """Where its metrics are; None: as its service says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,37 @@ class ScoreWeights:
     ttft: float = 0.2
     cache: float = 0.2
     queue: float = 0.2
+    usage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The samples of one metric that have these labels, whatever else they have."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read an input of a score: what ``of`` is; with ``over`` by how much ``of`` has
+    grown since the last time for each one that ``over`` has."""
+
+    of: tuple[Series, ...]
+    over: tuple[Series, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What a service's backends are asked for over HTTP, for their scores."""
+
+    inputs: tuple[tuple[str, tuple[Reading, ...]], ...]
+    """By input, of the ways to read it the first one whose metrics are there."""
+    preset: str = ""
+    port: int = 0  # 0: the backend's own
+    path: str = "/metrics"
+    interval_ns: int = 1_000_000_000
+    timeout_ns: int = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +273,7 @@ class Service:
     snapshot_age_ns: int = 100_000_000  # pick tables that are older are not used
     score: ScoreWeights = ScoreWeights()
     score_age_ns: int = 10_000_000_000  # what was told of a backend holds for so long
+    scrape: Scrape | None = None  # None: its backends are not asked
     control_arm: int = 0  # percent of new flows that are not decided by the mode, but ...
     control_arm_by: Mode = Mode.ROUND_ROBIN  # ... in turns, or by HASH
 
@@ -275,6 +309,9 @@ class Scored:
     rtt_term: float | None = None
     ttft_term: float | None = None
     queue_term: float | None = None
+    usage: float | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+    """By input (names of ``Measured``), who has told it."""
 
 
 @dataclass(frozen=True, slots=True)

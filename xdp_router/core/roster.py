@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .events import ProbeReply
 from .model import Backend, Endpoint, Mode, Service, Snapshot
 from .probe_kinds import probed_endpoint
-from .score_inputs import ScoreInputs
+from .score_inputs import PUSH, ScoreInputs
 from .strategy import create, require_mode
 from .strategy.base import ProbeSettings, Sequencer, Step, Strategy
 from .strategy.probing import Servers, Shared
@@ -140,12 +140,14 @@ class Roster:
         """What was told of backends, for their scores."""
         return self.shared.inputs
 
-    def tell(self, backend: Backend, values: Mapping[str, float], now_ns: int) -> None:
+    def tell(
+        self, backend: Backend, values: Mapping[str, float], now_ns: int, source: str = PUSH
+    ) -> None:
         """Take in what somebody says of a backend, for its score.
 
         Raise ValueError for what is no input.
         """
-        self.inputs.tell(backend.id, values, now_ns)
+        self.inputs.tell(backend.id, values, now_ns, source)
         self.strategies[backend.service].told(backend.service)
 
     def share_out(

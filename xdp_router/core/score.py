@@ -2,6 +2,7 @@
 """The score of each candidate, from 0 (worst) to 1, by what is known of all of them.
 
     S = rtt*(RTTmin/RTT) + ttft*(TTFTmin/TTFT) + cache*hit_rate + queue*(1 - Queue/Queuemax)
+        + usage*(1 - usage_of_its_cache)
 
 The weights of the terms add up to 1. A term that nothing was measured for drops out, for that
 candidate, and its other weights are rescaled.
@@ -14,24 +15,28 @@ its share; the square gives them a thousandth, and equals still share as equals.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .model import ScoreWeights
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one candidate; None: nothing. Times in ns, the hit rate from 0 to 1."""
+    """What is known of one candidate; None: nothing. Times in ns, hit rate and usage 0 to 1."""
 
     rtt_ns: int | None = None
     ttft_ns: int | None = None
     cache: float | None = None
     queue: float | None = None
+    usage: float | None = None
+    sources: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """By name of what is told above, who has told it."""
 
     @property
     def is_told(self) -> bool:
         """Whether anything but the round trip is known."""
-        return self.ttft_ns is not None or self.cache is not None or self.queue is not None
+        told = self.ttft_ns, self.cache, self.queue, self.usage
+        return any(each is not None for each in told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Terms:
     ttft: float | None = None
     cache: float | None = None
     queue: float | None = None
+    usage: float | None = None
 
 
 def scores(candidates: Sequence[Measured], weights: ScoreWeights, noise_ns: int = 0) -> list[Terms]:
@@ -60,17 +66,19 @@ def scores(candidates: Sequence[Measured], weights: ScoreWeights, noise_ns: int 
         queue = None
         if each.queue is not None:
             queue = 1.0 - each.queue / most_queue if most_queue else 1.0
+        usage = None if each.usage is None else 1.0 - each.usage
         total = of = 0.0
         for term, weight in (
             (rtt, weights.rtt),
             (ttft, weights.ttft),
             (each.cache, weights.cache),
             (queue, weights.queue),
+            (usage, weights.usage),
         ):
             if term is not None:
                 total += term * weight
                 of += weight
-        out.append(Terms(total / of if of else 0.0, rtt, ttft, each.cache, queue))
+        out.append(Terms(total / of if of else 0.0, rtt, ttft, each.cache, queue, usage))
     return out
 
 

@@ -12,16 +12,21 @@ from dataclasses import dataclass
 
 from .score import Measured
 
-INPUTS = ("ttft_ns", "cache", "queue")
+INPUTS = ("ttft_ns", "cache", "queue", "usage")
 """What can be told of a backend: names of fields of ``Measured``."""
+PUSH = "push"
+SCRAPE = "scrape"
+"""Who tells: somebody by the control socket, or the backend itself when it is asked. Of one input
+the newest value counts, whoever told it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One value, and when it was told."""
+    """One value, when it was told, and by whom."""
 
     value: float
     told_ns: int
+    source: str = PUSH
 
 
 class ScoreInputs:
@@ -30,7 +35,9 @@ class ScoreInputs:
     def __init__(self) -> None:
         self._told: dict[int, dict[str, Told]] = {}
 
-    def tell(self, backend: int, values: Mapping[str, float], now_ns: int) -> None:
+    def tell(
+        self, backend: int, values: Mapping[str, float], now_ns: int, source: str = PUSH
+    ) -> None:
         """Keep what is told of a backend; what is not named stays as it is.
 
         Raise ValueError for a name that is none of ``INPUTS``.
@@ -40,7 +47,7 @@ class ScoreInputs:
                 raise ValueError(f"{name!r} is no input of a score: use {', '.join(INPUTS)}")
         known = self._told.setdefault(backend, {})
         for name, value in values.items():
-            known[name] = Told(value, now_ns)
+            known[name] = Told(value, now_ns, source)
 
     def measured(self, backend: int, rtt_ns: int | None, age_ns: int, now_ns: int) -> Measured:
         """All that is known of a backend, without what is older than ``age_ns``."""
@@ -54,6 +61,8 @@ class ScoreInputs:
             None if ttft is None else int(ttft),
             fresh.get("cache"),
             fresh.get("queue"),
+            fresh.get("usage"),
+            tuple((name, known[name].source) for name in INPUTS if name in fresh),
         )
 
     def told(self, backend: int) -> Mapping[str, Told]:

@@ -57,6 +57,9 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("backend_up", Kind.GAUGE, _BACKEND, "1 if the backend may be chosen, else 0"),
     ("probe_rtt_seconds", Kind.GAUGE, _BACKEND, "round trip of the newest probe that was answered"),
     ("probe_results_total", Kind.COUNTER, (*_BACKEND, "result"), "what became of probes and races"),
+    ("scrapes_total", Kind.COUNTER, (*_BACKEND, "result"), "requests for a backend's metrics"),
+    ("scrape_seconds", Kind.GAUGE, _BACKEND, "how long the newest one took that was answered"),
+    ("score_input", Kind.GAUGE, (*_BACKEND, "input", "source"), "what was told of a backend"),
     ("probe_bytes_total", Kind.COUNTER, (), "IP bytes of probes that were sent"),
     # the four of the field
     ("fppl_seconds", Kind.HISTOGRAM, ("service",), "first packet in to the same packet out"),

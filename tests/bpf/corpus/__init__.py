@@ -5,6 +5,7 @@ from . import (
     bound,
     budget,
     closing,
+    control_arm,
     credible,
     degrade,
     direct,
@@ -86,5 +87,6 @@ CASES = [
     *fragment_ids.CASES,
     *picks.CASES,
     *inline.CASES,
+    *control_arm.CASES,
     *loads.CASES,
 ]

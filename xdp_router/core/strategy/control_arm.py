@@ -32,8 +32,9 @@ class Arm(enum.Enum):
 
 
 def arm_of(service: Service, key: FlowKey) -> Arm:
-    """Which arm a flow is in. Without a control arm, or where XDP decides, all are in one."""
-    if not service.control_arm or service.mode is not Mode.RACE:
+    """Which arm a flow is in, whoever decides: ``is_control_arm`` in ``ebpf/lib/pick.h`` is the
+    other half. Without a control arm all are in one."""
+    if not service.control_arm:
         return Arm.MODE
     # Mixed once more: the slot that a hash gives must say nothing of the arm.
     mixed = (choice_hash(service, key) ^ 0x5BD1_E995) * 0x9E37_79B1 & _U32

@@ -10,7 +10,7 @@ from ..abi import PICK_SLOTS
 from ..events import FirstPacket
 from ..model import NO_BACKEND, Backend, Scored, Service, Snapshot
 from ..pick_table import EMPTY_PICKS, differs, lay_out, slot_counts
-from ..score import Terms, pick_weights, scores
+from ..score import Measured, Terms, pick_weights, scores
 from ..score_inputs import ScoreInputs
 from .base import Evidence
 from .probing import Draw
@@ -124,7 +124,7 @@ class Picks:
         self.snapshot = Snapshot(
             made_ns,
             tuple(
-                _row(backend, by_id[backend.id], terms, each.rtt_ns, each.ttft_ns, each.queue)
+                _row(backend, by_id[backend.id], terms, each)
                 for (backend, _), each, terms in zip(known, measured, scored, strict=True)
             ),
         )
@@ -141,23 +141,18 @@ class Picks:
         return NO_BACKEND
 
 
-def _row(
-    backend: Backend,
-    slots: int,
-    terms: Terms,
-    rtt_ns: int | None,
-    ttft_ns: int | None,
-    queue: float | None,
-) -> Scored:
+def _row(backend: Backend, slots: int, terms: Terms, measured: Measured) -> Scored:
     return Scored(
         backend.id,
         slots,
         terms.score,
-        rtt_ns,
-        ttft_ns,
+        measured.rtt_ns,
+        measured.ttft_ns,
         terms.cache,
-        queue,
+        measured.queue,
         terms.rtt,
         terms.ttft,
         terms.queue,
+        measured.usage,
+        measured.sources,
     )

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks backends for their metrics, and tells their scores what these say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from xdp_router.adapters.http_client import HttpError, fetch
+from xdp_router.core.address import format_endpoint
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.config_scrape import KEYS
+from xdp_router.core.score_inputs import SCRAPE
+from xdp_router.core.scrape import Request, Scrapes, ScrapeState
+from xdp_router.measure.metrics_page import MetricsPage, PageError
+
+if TYPE_CHECKING:
+    from .app import Router
+
+_NS = 1e9
+_KEY_OF = {name: key for key, name in KEYS.items()}
+_log = structlog.get_logger()
+
+
+class Scraper:
+    """Of one router; asks from ``run`` on."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._scrapes = Scrapes(random.Random().randrange)
+        self._wake = asyncio.Event()
+        self.change(router.config)
+
+    def change(self, config: RouterConfig) -> None:
+        """Ask for the backends of this configuration from now on."""
+        self._scrapes.change(config.services, time.monotonic_ns())
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask whoever is due, until cancelled."""
+        router = self._router
+        while True:
+            self._wake.clear()
+            now_ns = time.monotonic_ns()
+            for request in self._scrapes.due(now_ns, router.engine.backends.is_reached):
+                router.tasks.spawn(self._ask(request), "scrape")
+            at_ns = self._scrapes.deadline()
+            wait_s = None if at_ns is None else max(at_ns - time.monotonic_ns(), 0) / _NS
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _ask(self, request: Request) -> None:
+        page = MetricsPage(request.names)
+        try:
+            await fetch(request.endpoint, request.path, page.feed, request.timeout_ns / _NS)
+            samples = page.samples()
+        except (HttpError, PageError) as error:
+            if self._scrapes.failed(request, str(error)):
+                _tell_failure(request, str(error))
+        except BaseException as error:  # whatever it is: the place can be asked again
+            self._scrapes.failed(request, repr(error))
+            raise
+        else:
+            self._take(request, samples)
+        finally:
+            self._wake.set()
+
+    def _take(self, request: Request, samples: Any) -> None:
+        now_ns = time.monotonic_ns()
+        said, news, why = self._scrapes.answered(request, samples, now_ns)
+        if news:
+            if why:
+                _tell_failure(request, why)
+            else:
+                _log.info("scrape_works_again", url=_url(request))
+        router = self._router
+        for each in said:
+            router.engine.roster.tell(each.backend, each.values, now_ns, SCRAPE)
+        if said:
+            router.loop.obey(())  # it may want to be woken sooner now
+
+    # For those who look
+
+    def state(self, backend: int) -> ScrapeState | None:
+        """What has become of asking for a backend's metrics; None: nobody asks."""
+        found = self._scrapes.of(backend)
+        return None if found is None else found[2]
+
+    def view(self, backend: int, now_ns: int) -> dict[str, Any] | None:
+        """Of the list of backends; None: its metrics are not asked for."""
+        found = self._scrapes.of(backend)
+        if found is None:
+            return None
+        endpoint, path, state = found
+        age_ns = now_ns - state.answered_ns
+        return {
+            "url": f"http://{format_endpoint(endpoint)}{path}",
+            "ok": state.ok,
+            "failed": state.failed,
+            "error": state.error,
+            "age_s": round(age_ns / _NS, 3) if state.answered_ns else None,
+            "took_ms": round(state.took_ns / 1e6, 3) if state.took_ns else None,
+            "missing": [_KEY_OF[name] for name in state.missing],
+        }
+
+
+def _url(request: Request) -> str:
+    return f"http://{format_endpoint(request.endpoint)}{request.path}"
+
+
+def _tell_failure(request: Request, why: str) -> None:
+    _log.warning(
+        "scrape_failed",
+        url=_url(request),
+        reason=why,
+        consequence="what it said last is forgotten when it is older than score.age",
+    )

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which metrics are asked for, where and when, and what they say of backends.
+
+    for request in scrapes.due(now_ns): ...            ask; each is answered by one of
+    scrapes.answered(request, samples, now_ns)         values for the backends' scores
+    scrapes.failed(request, why, now_ns)               none; the older ones age
+
+One place is asked once, however many services have a backend there. What counts from a server's
+start (counters, histograms) is compared with the time before, by series: a series that is new
+says nothing yet, and one that has gone back is of a server that has begun anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .config_scrape import format_sum, scraped_endpoint
+from .model import Backend, Endpoint, Mode, Reading, Scrape, Series, Service
+
+OPEN_MAX = 64
+"""Requests at a time."""
+JITTER = 8
+"""An interval is longer by up to an eighth of it: many begin at once, and part."""
+_NS = 1e9
+
+Sample = tuple[Mapping[str, str], float]
+Samples = Mapping[str, Sequence[Sample]]
+"""By name: labels and value of each."""
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One place to be asked, for samples of these names."""
+
+    endpoint: Endpoint
+    path: str
+    names: frozenset[str]
+    timeout_ns: int
+    begun_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one backend is told of by its own metrics."""
+
+    backend: Backend
+    values: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class ScrapeState:
+    """What has become of asking one place."""
+
+    ok: int = 0
+    failed: int = 0
+    error: str = ""
+    """Why the newest scrape failed; empty: it did not, or there was none yet."""
+    answered_ns: int = 0
+    took_ns: int = 0
+    """Of the newest that did not fail; 0: there is none."""
+    missing: tuple[str, ...] = ()
+    """Inputs whose metrics were not there then."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """One place. ``whose``: backends that are there, with what is to be read for each."""
+
+    endpoint: Endpoint
+    path: str
+    number: int
+    whose: list[tuple[Backend, Scrape]] = field(default_factory=list)
+    names: frozenset[str] = frozenset()
+    interval_ns: int = 0
+    timeout_ns: int = 0
+    busy: Request | None = None
+    gone: bool = False
+    before: dict[_Key, float] = field(default_factory=dict)
+    state: ScrapeState = field(default_factory=ScrapeState)
+
+
+_Place = tuple[int, int, str]
+
+
+class Scrapes:
+    """All places that are asked. ``draw`` gives a random number below its argument."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self._draw = draw
+        self._sources: dict[_Place, _Source] = {}
+        self._of_backend: dict[int, _Source] = {}
+        self._due: list[tuple[int, int, _Source]] = []
+        self._numbers = 0
+        self._open = 0
+
+    def change(self, services: Iterable[Service], now_ns: int) -> None:
+        """Ask for these services from now on; what is known of a place that stays is kept."""
+        before = self._sources
+        self._sources, self._of_backend = {}, {}
+        for service in services:
+            # XDP goes by what it sees itself: nobody would look at what is said.
+            if service.scrape is None or service.mode is Mode.INLINE:
+                continue
+            for backend in service.backends:
+                self._enter(before, backend, service.scrape)
+        for place, source in before.items():
+            source.gone = place not in self._sources
+        for place, source in self._sources.items():
+            source.names = frozenset(_names(scrape for _, scrape in source.whose))
+            source.interval_ns = min(scrape.interval_ns for _, scrape in source.whose)
+            source.timeout_ns = max(scrape.timeout_ns for _, scrape in source.whose)
+            if place not in before:
+                # Not all at once, nor late: values are waited for.
+                self._push(source, now_ns + self._draw(source.interval_ns // 4 + 1))
+
+    def _enter(self, before: Mapping[_Place, _Source], backend: Backend, scrape: Scrape) -> None:
+        endpoint = scraped_endpoint(scrape, backend)
+        if endpoint is None:
+            return
+        place = endpoint.addr, endpoint.port, scrape.path
+        source = self._sources.get(place)
+        if source is None:
+            source = before.get(place)
+            if source is None:
+                self._numbers += 1
+                source = _Source(endpoint, scrape.path, self._numbers)
+            source.whose = []
+            self._sources[place] = source
+        source.whose.append((backend, scrape))
+        self._of_backend[backend.id] = source
+
+    def _push(self, source: _Source, at_ns: int) -> None:
+        heapq.heappush(self._due, (at_ns, source.number, source))
+
+    def deadline(self) -> int | None:
+        """When somebody is to be asked next; None: not before a request has been answered."""
+        while self._due and self._due[0][2].gone:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due and self._open < OPEN_MAX else None
+
+    def due(self, now_ns: int, reached: Callable[[int], bool] = lambda _: True) -> list[Request]:
+        """Whom to ask now. ``reached``: whether there is a way to a backend, else it waits."""
+        out = []
+        while (at_ns := self.deadline()) is not None and at_ns <= now_ns:
+            source = heapq.heappop(self._due)[2]
+            interval_ns = source.interval_ns
+            self._push(source, now_ns + interval_ns + self._draw(interval_ns // JITTER + 1))
+            # Still to be answered; or asked in vain, which would only be logged.
+            if source.busy or not any(reached(backend.id) for backend, _ in source.whose):
+                continue
+            source.busy = Request(
+                source.endpoint, source.path, source.names, source.timeout_ns, now_ns
+            )
+            self._open += 1
+            out.append(source.busy)
+        return out
+
+    def _ended(self, request: Request) -> _Source | None:
+        self._open -= 1
+        place = request.endpoint.addr, request.endpoint.port, request.path
+        source = self._sources.get(place)
+        if source is None or source.busy is not request:
+            return None  # nobody asks any more
+        source.busy = None
+        return source
+
+    def answered(
+        self, request: Request, samples: Samples, now_ns: int
+    ) -> tuple[list[Said], bool, str]:
+        """What the answer says; whether that is well again; or why it is none (then as if it had
+        failed)."""
+        source = self._ended(request)
+        if source is None:
+            return [], False, ""
+        rises = self._rises(source, samples)
+        said: list[Said] = []
+        missing: dict[str, None] = {}
+        there = False
+        for backend, scrape in source.whose:
+            values = {}
+            for name, readings in scrape.inputs:
+                found = next((each for each in readings if _is_there(each, samples)), None)
+                if found is None:
+                    missing[name] = None
+                    continue
+                there = True
+                value = _value(name, found, samples, rises)
+                if value is not None:
+                    values[name] = value
+            if values:
+                said.append(Said(backend, values))
+        if not there:
+            wanted = sorted({format_sum(each.of) for _, scrape in source.whose
+                             for _, readings in scrape.inputs for each in readings})  # fmt: skip
+            why = f"none of the metrics is there: {', '.join(wanted[:4])}"
+            more = f" and {len(wanted) - 4} more" if len(wanted) > 4 else ""
+            return [], self._note_failure(source, why + more), why + more
+        state = source.state
+        healed = bool(state.error)
+        state.ok += 1
+        state.error = ""
+        state.answered_ns, state.took_ns = now_ns, max(now_ns - request.begun_ns, 1)
+        state.missing = tuple(missing)
+        return said, healed, ""
+
+    def failed(self, request: Request, why: str) -> bool:
+        """There was no answer. Returns whether that is news."""
+        source = self._ended(request)
+        return source is not None and self._note_failure(source, why)
+
+    def _note_failure(self, source: _Source, why: str) -> bool:
+        news = not source.state.error
+        source.state.failed += 1
+        source.state.error = why
+        return news
+
+    def _rises(self, source: _Source, samples: Samples) -> dict[_Key, float]:
+        """By how much each series has grown that was there before."""
+        rises: dict[_Key, float] = {}
+        now: dict[_Key, float] = {}
+        for name, rows in samples.items():
+            for labels, value in rows:
+                key = name, tuple(sorted(labels.items()))
+                now[key] = value
+                before = source.before.get(key)
+                if before is not None:
+                    rises[key] = value - before if value >= before else value
+        source.before = now
+        return rises
+
+    def of(self, backend: int) -> tuple[Endpoint, str, ScrapeState] | None:
+        """Where a backend's metrics are, and what has become of asking; None: it is not asked."""
+        source = self._of_backend.get(backend)
+        return None if source is None else (source.endpoint, source.path, source.state)
+
+
+def _names(scrapes: Iterable[Scrape]) -> set[str]:
+    return {
+        series.name
+        for scrape in scrapes
+        for _, readings in scrape.inputs
+        for reading in readings
+        for series in (*reading.of, *reading.over)
+    }
+
+
+def _matching(series: Series, samples: Samples) -> list[Sample]:
+    wanted = series.labels
+    return [
+        (labels, value)
+        for labels, value in samples.get(series.name, ())
+        if math.isfinite(value) and all(labels.get(name) == text for name, text in wanted)
+    ]
+
+
+def _is_there(reading: Reading, samples: Samples) -> bool:
+    """Whether any of what is added is, and of a share both parts are."""
+    parts = (reading.of, reading.over) if reading.over else (reading.of,)
+    return all(any(_matching(series, samples) for series in part) for part in parts)
+
+
+def _value(
+    name: str, reading: Reading, samples: Samples, rises: Mapping[_Key, float]
+) -> float | None:
+    """An input's value; None: nothing new was counted, or it is none that it could have."""
+    if reading.over:
+        grown = _grown(reading.over, samples, rises)
+        if grown <= 0:
+            return None
+        value = _grown(reading.of, samples, rises) / grown
+        if name == "cache":
+            value = min(value, 1.0)  # the two are not read at one instant
+    else:
+        values = [value for series in reading.of for _, value in _matching(series, samples)]
+        # Engines behind one address each have a queue of their own, and shares of their own.
+        value = sum(values) if name == "queue" else sum(values) / len(values)
+    if value < 0 or (name in ("cache", "usage") and value > 1):
+        return None
+    return value * _NS if name == "ttft_ns" else value
+
+
+def _grown(part: Sequence[Series], samples: Samples, rises: Mapping[_Key, float]) -> float:
+    return sum(
+        rises.get((series.name, tuple(sorted(labels.items()))), 0.0)
+        for series in part
+        for labels, _ in _matching(series, samples)
+    )
