@@ -17,7 +17,7 @@
 #ifndef XR_ABI_H
 #define XR_ABI_H
 
-#define XR_ABI_VERSION 4
+#define XR_ABI_VERSION 5
 
 #define XR_NO_BACKEND 0xffffffffU /* no such backend: an unset fallback, a refused flow */
 #define XR_HASH_SLOTS 1021        /* Maglev table size of one service, a prime */

@@ -32,6 +32,7 @@ from . import (
     probes,
     quic,
     restart,
+    signs,
     stateless,
     sticky,
     takeover,
@@ -87,4 +88,5 @@ CASES = [
     *picks.CASES,
     *inline.CASES,
     *loads.CASES,
+    *signs.CASES,
 ]
