@@ -22,6 +22,7 @@ from xdp_router.core.identity import Known, renumber, vanished
 from xdp_router.core.model import (
     Backend,
     Forwarding,
+    HealthSettings,
     KernelHandoff,
     Mode,
     Orphans,
@@ -166,6 +167,7 @@ OTHER: dict[str, Any] = {
     "probe": Probe(ProbeKind.UDP, payload=b"x"),
     "vlan": 9,
     "kernel_handoff": KernelHandoff.OFF,
+    "health": HealthSettings(fall=5),
 }
 """Another value of fields of which none can be made of the first."""
 

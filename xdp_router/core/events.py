@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import FlowKey, Mode, ProbeAnswer, Reason
+from .model import FlowKey, Mode, ProbeAnswer, Reason, Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,14 @@ class FlowClosed:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """A backend became usable (``up``) or not: route, neighbour."""
+    """A backend became usable (``up``) or not: route, neighbour.
+
+    ``lost``: it is not, because its next hop answers no more.
+    """
 
     backend: int
     up: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,28 @@ class BackendPath:
     subnets: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FlowSigns:
+    """What XDP has seen of backends' flows since the last one: (backend id, what has come)."""
+
+    news: tuple[tuple[int, Signs], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesFound:
+    """The answer to FindReplies: whether anything was ``heard``."""
+
+    backend: int
+    heard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsEnded:
+    """The answer to EndFlows: all clients were told."""
+
+    backend: int
+
+
 Event = (
     FirstPacket
     | Datagram
@@ -181,4 +207,7 @@ Event = (
     | BackendState
     | BackendDrain
     | BackendPath
+    | FlowSigns
+    | RepliesFound
+    | FlowsEnded
 )
