@@ -57,8 +57,10 @@ from .draining import Draining
 from .event_feed import EventFeed
 from .executor import Executor
 from .figures import Figures, serve_metrics
+from .flow_ends import FlowEnds
 from .garbage import GarbageKeeper
 from .handoff import Handoff
+from .health_keeper import HealthKeeper
 from .heartbeat import Heartbeat
 from .host_changes import HostChanges
 from .kernel_state import KernelState
@@ -211,6 +213,8 @@ class Router:
         self.tasks.keep(self.handoff.run, "hand-off")
         self.tasks.keep(self.attachments.run, "attachments")
         self.tasks.keep(garbage.run, "garbage")
+        self.tasks.keep(self.health.watch, "signs of backends")
+        self.tasks.keep(self.health.work, "dead backends")
         lost: list[NotOurs] = []
 
         def leave(why: NotOurs) -> None:
@@ -372,6 +376,13 @@ class Router:
         )
         undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
+        mark = self.state.reinject_mark
+        ends = FlowEnds(
+            maps.by_family.values(), Reinjector(self.plane.entry, mark), self.sender.send_frame
+        )
+        lost = self.loop.is_lost
+        self.health = HealthKeeper(self.config, maps, ends, self.loop.handle, lost)
+        self.executor.about_health = self.health.obey
         self.executor.connections = ConnectionProbes(self.tasks.spawn, self.loop.handle)
         self.state.is_lost = self.loop.is_lost
         self.network = Network(
