@@ -315,6 +315,32 @@ def test_who_wants_no_resets_has_none() -> None:
     assert world.usable == {2, 3}
 
 
+def test_all_who_fall_silent_together_are_spared() -> None:
+    """It is the way to them: streams wait. When the first is back, the others are dead."""
+    world = HealthWorld()
+    for backend in (1, 2, 3):
+        world.answers[backend] = SILENT
+    world.run(20 * S)
+    assert world.news().count(ILL) == 3
+    assert only(world.said, FindReplies, EndFlows) == []
+    assert world.usable == {1, 2, 3}
+    world.answers[3] = ProbeAnswer.SYNACK
+    world.run(40 * S)
+    assert world.dead == {1, 2}
+
+
+def test_the_last_of_several_is_dead_as_any() -> None:
+    """The others refuse, or have gone long before: this is no common outage."""
+    world = HealthWorld()
+    world.fall(2, ProbeAnswer.RST)
+    dead(world, 3)
+    world.run(10 * S)
+    world.fall(1, SILENT)
+    world.run(S)
+    assert [each.backend for each in world.said if isinstance(each, EndFlows)] == [3, 1]
+    assert world.dead == set(), "told, and tried again: nobody else is left"
+
+
 def test_the_last_ones_are_told_and_then_tried_again() -> None:
     """Nobody goes to one whose clients are being told; then it is as any other that is ill."""
     told: list[frozenset[int]] = []

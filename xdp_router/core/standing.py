@@ -147,8 +147,7 @@ class Standing:
         if server is None or not server.silences or backend not in self._ill.get(service.id, ()):
             return  # it is back by now
         if event.heard:
-            _, later = self._spared.get(backend, (0, 1))
-            self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
+            self._spare(server, backend)
             return
         self._dead[backend] = False
         self.counters["backends_dead"] += 1
@@ -322,11 +321,34 @@ class Standing:
             or number not in self._ill.get(backend.service, ())
         ):
             return
+        if self._is_outage(server, backend, settings.fall * server.interval_ns):
+            self._spare(server, number)
+            return
         since_ns = max(server.silent_ns, now_ns - settings.fall * server.interval_ns)
         if self.watch.heard_ns.get(number, 0) > since_ns:
             return
         self._finding.add(number)
         out.append(FindReplies(number, since_ns))
+
+    def _spare(self, server: Server, backend: int) -> None:
+        """It is not taken for dead for now: looked at again later, and ever later."""
+        _, later = self._spared.get(backend, (0, 1))
+        self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
+
+    def _is_outage(self, server: Server, backend: Backend, span_ns: int) -> bool:
+        """Whether others of its service have fallen silent together with it, and nobody is well:
+        then it is the way to them, and their connections are better off with waiting."""
+        service = self._roster.service_of[backend.id]
+        together = False
+        for each in service.backends:
+            other = self.watch.server_of(each.id)
+            if other is None or other is server or self.backends.is_draining(each.id):
+                continue
+            if other.silences:
+                together |= abs(other.silent_ns - server.silent_ns) <= span_ns
+            elif each.id in self.backends.usable:
+                return False
+        return together
 
     def _share_out(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
         """XDP has its share of one that comes back, where it picks by what it sees of flows."""
