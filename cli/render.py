@@ -149,6 +149,9 @@ def status(data: Row) -> None:
     )
     drains = data["backends_draining"]
     draining = f", {drains} draining" if drains else ""
+    ill, dead = data["backends_ill"], data["backends_dead"]
+    draining += f", {ill} ill" if ill else ""
+    draining += f", {dead} of them dead" if dead else ""
     _pairs(
         [
             ("router", _state(data["ready"], "ready", "not ready")),
@@ -242,9 +245,38 @@ def _not_stateless(flood: Row) -> str:
 
 
 def _backend_state(row: Row) -> Text:
+    health = row["health"]["state"]
+    if row["up"] and health in ("ill", "dead"):
+        return Text(health, style="red")
     if row["up"] and row["draining"]:
         return Text("draining", style="yellow")
     return _state(row["up"], "up", "down")
+
+
+def _health_line(row: Row) -> str:
+    """Why a backend gets no new flows, or not all of its share yet."""
+    health = row["health"]
+    name, times = row["name"], health["times"]
+    again = f", for the {_ordinal(times)} time" if times > 1 else ""
+    if health["state"] in ("ill", "dead"):
+        held = f", held for another {seconds(health['held_s'])}" if health["held_s"] else ""
+        ignored = "; as all others are, so that it is tried all the same"
+        return (
+            f"{name} is {health['state']} for {seconds(health['since_s'] or 0)}: "
+            f"{health['why']}, says {_SAID_BY[health['source']]}{again}{held}"
+            f"{ignored if health['ignored'] else ''}"
+        )
+    if health["share"] < 1:
+        return f"{name} has come back, with {_percent(health['share'])} of its share so far{again}"
+    return ""
+
+
+_SAID_BY = {"probe": "the probe", "traffic": "its traffic", "": "nobody"}
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{suffix or 'th'}"
 
 
 def changed(data: Row) -> None:
@@ -300,6 +332,8 @@ def backends(rows: Sequence[Row]) -> None:
             down.append(Text(f"{row['name']} is down: {row['reason']}"))
         if not_read := scrape_line(row):
             down.append(Text(not_read))
+        if health := _health_line(row):
+            down.append(Text(health))
     _print_addresses(table, "No backends.")
     console = _console()
     for line in down:

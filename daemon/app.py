@@ -57,8 +57,10 @@ from .draining import Draining
 from .event_feed import EventFeed
 from .executor import Executor
 from .figures import Figures, serve_metrics
+from .flow_ends import FlowEnds
 from .garbage import GarbageKeeper
 from .handoff import Handoff
+from .health_keeper import HealthKeeper
 from .heartbeat import Heartbeat
 from .host_changes import HostChanges
 from .kernel_state import KernelState
@@ -80,7 +82,7 @@ from .service_watch import ServiceWatch
 from .shares import SharesKeeper
 from .signals import Interrupted, Signals, held
 from .stateless import ForwardingKeeper, StatelessReport
-from .tasks import Tasks
+from .tasks import Tasks, keep_up
 from .usage_keeper import UsageKeeper
 from .views import handlers
 from .watchdog import Watchdog
@@ -204,17 +206,7 @@ class Router:
         self.state.open_services()
         self._watch(undo, names)
         undo.push_async_callback(self.tasks.cancel)
-        self.tasks.keep(self.ager.run, "aging")
-        self.tasks.keep(self.figures.latencies.run, "latencies")
-        if self.config.settings.metrics is not None:
-            self.tasks.keep(self.figures.fill.run, "map fill")
-        self.tasks.keep(self.shares.run, "event shares")
-        self.tasks.keep(self.service_watch.run, "service watch")
-        self.tasks.keep(self.forwarding.run, "forwarding")
-        self.tasks.keep(self.scraper.run, "scraper")
-        self.tasks.keep(self.handoff.run, "hand-off")
-        self.tasks.keep(self.attachments.run, "attachments")
-        self.tasks.keep(garbage.run, "garbage")
+        keep_up(self, garbage)
         lost: list[NotOurs] = []
 
         def leave(why: NotOurs) -> None:
@@ -377,6 +369,13 @@ class Router:
         )
         undo.callback(lambda: heartbeat.last(time.monotonic_ns()) if self._stays() else None)
         undo.callback(self.loop.stop)
+        mark = self.state.reinject_mark
+        ends = FlowEnds(
+            maps.by_family.values(), Reinjector(self.plane.entry, mark), self.sender.send_frame
+        )
+        lost = self.loop.is_lost
+        self.health = HealthKeeper(self.config, maps, ends, self.loop.handle, lost)
+        self.executor.about_health = self.health.obey
         self.executor.connections = ConnectionProbes(self.tasks.spawn, self.loop.handle)
         self.state.is_lost = self.loop.is_lost
         self.network = Network(

@@ -20,13 +20,16 @@ from xdp_router.adapters.routed_socket import RoutedSocket
 from xdp_router.core import abi
 from xdp_router.core.commands import (
     Command,
+    HealthCommand,
     LogDecision,
     LogEstablished,
     PublishHashTable,
     PublishPickTable,
     Reinject,
     SendProbe,
+    SetBackendDead,
     SetBackendDraining,
+    SetBackendShare,
     SetBackendUp,
     SetServiceMode,
     WriteBinding,
@@ -74,6 +77,8 @@ class Executor:
         self._log_decision = log_decision
         self.log_established: Callable[[Decision], None] = lambda _decision: None
         """Gets each decided flow whose handshake is verified."""
+        self.about_health: Callable[[HealthCommand], None] = lambda _command: None
+        """Gets what is to be done, or said, because of a backend's health."""
         self._routed = RoutedSocket()
         self._nat_ports = nat_ports
         self._targets: dict[int, Target | ConnectionTarget] = {}
@@ -134,12 +139,18 @@ class Executor:
             self._state.set_up(command.backend, command.up)
         elif isinstance(command, SetBackendDraining):
             self._state.set_draining(command.backend, command.draining)
+        elif isinstance(command, SetBackendDead):
+            self._state.set_flag(command.backend, abi.BACKEND_DEAD, command.dead)
+        elif isinstance(command, SetBackendShare):
+            self._state.set_share(command.backend, command.share)
         elif isinstance(command, PublishHashTable):
             self._state.publish_hash_table(command.service, command.slots)
         elif isinstance(command, PublishPickTable):
             self._publish_picks(command)
         elif isinstance(command, SetServiceMode):
             self._state.set_mode(command.service, command.mode)
+        else:
+            self.about_health(command)
         return None
 
     def _publish_picks(self, command: PublishPickTable) -> None:

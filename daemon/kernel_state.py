@@ -30,7 +30,7 @@ from xdp_router.core.probe_kinds import probed_beside
 
 from .map_counts import fill_budgets, forget_counts
 from .map_plan import Plan, carried, make_plan, names_of, news
-from .map_values import NO_MAC, NOBODY, control_value
+from .map_values import NO_MAC, NOBODY, as_well, control_value
 from .service_rules import ServiceRules, answers_for
 
 _NS_PER_S = 1_000_000_000
@@ -65,7 +65,7 @@ class KernelState:
         self._handoff: dict[int, int] = {}
         self._gathered: dict[int, abi.BackendValue] | None = None
         self.is_lost: Callable[[], bool] = lambda: False
-        """Whether the maps are a successor's: nothing that changes is written into them then."""
+        """Whether the maps are a successor's: nothing that changes is written then."""
         self.former = self.maps.control.read()
         """``control`` as it was before ``write_all``."""
         self._opened, self._open, self._echo = False, set[Endpoint](), False
@@ -94,7 +94,7 @@ class KernelState:
         before: dict[int, abi.BackendValue] = {}
         if self._adopted:
             running = {at: value for at, value in self.maps.services.items() if value.backend_count}
-            before = dict(self.maps.backends.items())
+            before = {each: as_well(value) for each, value in self.maps.backends.items()}
         for bucket in (abi.TOKENS_EVENTS, abi.TOKENS_ICMP, abi.TOKENS_ECHO):
             self.maps.tokens.fill(bucket, 0, now_ns - _NS_PER_S)
         plan = self._plan(running, before)
@@ -201,15 +201,12 @@ class KernelState:
             for number, value in list(self._backends.items()):
                 at = Endpoint(value.addr, value.port, value.proto)
                 if at in before and at not in self.shared:
-                    flags = value.flags & ~abi.BACKEND_SHARED
-                    self._put_backend(number, dataclasses.replace(value, flags=flags))
+                    self.set_flag(number, abi.BACKEND_SHARED, False)
         for _ in self._settle_stateless():
             pass
 
     def set_forwards(self, families: Collection[int]) -> Iterator[None]:
-        """Set of which families the kernel tells the ways of stateless replies; no service of
-        another one is stateless. In pieces: there may be many services.
-        """
+        """Set of which families the kernel tells the ways of stateless replies; in pieces."""
         if self.forwards != frozenset(families) and not self.is_lost():
             self.forwards = frozenset(families)
             yield from self._settle_stateless()
@@ -392,15 +389,20 @@ class KernelState:
 
     def set_up(self, backend: int, up: bool) -> None:
         """Set whether XDP may choose a backend."""
-        old = self._backends[backend]
-        flags = old.flags | abi.BACKEND_UP if up else old.flags & ~abi.BACKEND_UP
-        self._put_backend(backend, dataclasses.replace(old, flags=flags))
+        self.set_flag(backend, abi.BACKEND_UP, up)
 
     def set_draining(self, backend: int, draining: bool) -> None:
         """Set whether a backend is to keep its flows and get no new ones."""
+        self.set_flag(backend, abi.BACKEND_DRAINING, draining)
+
+    def set_share(self, backend: int, share: int) -> None:
+        """Set how often, out of 256, a backend may be picked in mode ``inline``; 0: always."""
+        self._put_backend(backend, dataclasses.replace(self._backends[backend], share=share))
+
+    def set_flag(self, backend: int, flag: int, on: bool) -> None:
+        """Set one of a backend's flags (``BACKEND_*``)."""
         old = self._backends[backend]
-        flag = abi.BACKEND_DRAINING
-        flags = old.flags | flag if draining else old.flags & ~flag
+        flags = old.flags | flag if on else old.flags & ~flag
         self._put_backend(backend, dataclasses.replace(old, flags=flags))
 
     @property

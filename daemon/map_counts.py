@@ -31,4 +31,5 @@ def forget_counts(maps: Maps, plan: Plan) -> None:
         maps.pick_tables.reset(service.id)
     for backend in plan.new_backends:
         maps.backend_loads.reset(backend)
+        maps.backend_signs.reset(backend)
         maps.traffic.reset(backend)

@@ -16,7 +16,7 @@ from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.model import Backend, Endpoint, Service
 
-from .map_values import NOBODY, backend_value, service_value
+from .map_values import NOBODY, as_well, backend_value, service_value
 from .service_rules import answers_for, goes_before
 
 T = TypeVar("T")
@@ -95,7 +95,9 @@ def make_plan(
                 found = NOBODY
                 plan.new_backends.append(backend.id)
             elif found.service != service.id:  # an operator's word was about another one
-                found = dataclasses.replace(found, flags=found.flags & ~abi.BACKEND_DRAINING)
+                found = as_well(
+                    dataclasses.replace(found, flags=found.flags & ~abi.BACKEND_DRAINING)
+                )
             is_shared = backend.endpoint in shared
             plan.backends[backend.id] = backend_value(backend, found, shared=is_shared)
             _put_index(plan, backend, service)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from xdp_router.core import abi
@@ -20,6 +21,8 @@ ICMP_BURST = 50
 _NO_LIMIT = 65_535
 """Longer than any packet."""
 _NS_PER_S = 1_000_000_000
+_KEPT = abi.BACKEND_UP | abi.BACKEND_DRAINING | abi.BACKEND_KERNEL | abi.BACKEND_DEAD
+"""Flags that a backend has from what has become of it, not from its configuration."""
 
 
 def icmp_budget(rate: int) -> tuple[int, int]:
@@ -123,7 +126,7 @@ def backend_value(backend: Backend, before: abi.BackendValue, *, shared: bool) -
         proto=backend.endpoint.proto,
         flags=(abi.BACKEND_SHARED if shared else 0)
         | (abi.BACKEND_STAGE if vlan else 0)
-        | (before.flags & (abi.BACKEND_UP | abi.BACKEND_DRAINING | abi.BACKEND_KERNEL))
+        | (before.flags & _KEPT)
         | abi.BACKEND_METHOD.get(backend.forwarding, 0),
         service=backend.service,
         ifindex=before.ifindex,
@@ -132,4 +135,10 @@ def backend_value(backend: Backend, before: abi.BackendValue, *, shared: bool) -
         smac=before.smac,
         weight=backend.weight,
         vlan=vlan,
+        share=before.share,
     )
+
+
+def as_well(value: abi.BackendValue) -> abi.BackendValue:
+    """A backend of a former daemon's, of whose health nothing is known."""
+    return dataclasses.replace(value, flags=value.flags & ~abi.BACKEND_DEAD, share=0)

@@ -149,7 +149,20 @@ class RouterMetrics:
 
     def _backend_up(self) -> Iterator[Sample]:
         for labels, backend in self._backends():
-            yield labels, float(self._router.engine.backends.is_reached(backend.id))
+            yield labels, float(self._router.engine.backends.is_up(backend.id))
+
+    def _backend_well(self) -> Iterator[Sample]:
+        for labels, backend in self._backends():
+            condition = self._router.engine.standing.condition(backend.id)
+            if condition is not None:
+                yield labels, float(condition.well)
+
+    def _backend_falls_total(self) -> Iterator[Sample]:
+        for labels, backend in self._backends():
+            yield labels, float(self._router.engine.standing.falls.get(backend.id, 0))
+
+    def _flows_ended_total(self) -> Iterator[Sample]:
+        yield (), float(self._router.health.flows_ended)
 
     def _probe_rtt_seconds(self) -> Iterator[Sample | None]:
         for labels, backend in self._backends():

@@ -294,6 +294,9 @@ class Network:
         if path is not None:
             return self.handoff is not None and not self.handoff.takes_frames(path.ifindex)
         # The kernel asks for the neighbour again, and keeps the packets until it answers.
+        return self._next_hop_is_lost(addr)
+
+    def _next_hop_is_lost(self, addr: int) -> bool:
         found = self.resolution(addr)
         return found is not None and found.neighbour_lost and found.ifindex in self._names
 
@@ -365,7 +368,8 @@ class Network:
         path, reason = self._usable(backend, known)[0]
         if path is None or reason:
             # Nobody may choose it any more before its path goes.
-            self._handle(BackendState(backend.id, up=False))
+            lost = path is None and self._next_hop_is_lost(backend.endpoint.addr)
+            self._handle(BackendState(backend.id, up=False, lost=lost))
             self._set_path(backend, known)
         else:
             self._set_path(backend, known)

@@ -259,6 +259,7 @@ class Reconfiguration:
         )
         router.executor.change(config)
         router.figures.change(config)
+        router.health.change(config)
         router.loop.obey(commands)
         finish()
         for gone in {each.id for each in router.config.services} - {

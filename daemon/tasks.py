@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
+
+if TYPE_CHECKING:
+    from .app import Router
+    from .garbage import GarbageKeeper
 
 AGAIN_S = 1.0
 """How long after a fault work begins again that has to go on."""
@@ -58,3 +62,21 @@ async def _again_and_again(work: Callable[[], Coroutine[Any, Any, None]], name: 
                 told = repr(error)
                 _log.error("task_failed", task=name, error=told, consequence="it begins again")
         await asyncio.sleep(AGAIN_S)
+
+
+def keep_up(router: Router, garbage: GarbageKeeper) -> None:
+    """Begin all that goes on beside the event loop's own work for as long as the router runs."""
+    keep = router.tasks.keep
+    keep(router.ager.run, "aging")
+    keep(router.figures.latencies.run, "latencies")
+    if router.config.settings.metrics is not None:
+        keep(router.figures.fill.run, "map fill")
+    keep(router.shares.run, "event shares")
+    keep(router.service_watch.run, "service watch")
+    keep(router.forwarding.run, "forwarding")
+    keep(router.scraper.run, "scraper")
+    keep(router.handoff.run, "hand-off")
+    keep(router.attachments.run, "attachments")
+    keep(garbage.run, "garbage")
+    keep(router.health.watch, "signs of backends")
+    keep(router.health.work, "dead backends")

@@ -40,6 +40,7 @@ from xdp_router.core.quantile import percentile
 from .event_views import EventViews, NameViews
 from .field_view import first_byte_view, overhead_of, retention_of
 from .flood_view import flood_view
+from .health_view import health_totals, health_view
 from .score_view import (
     candidates_compared,
     candidates_of,
@@ -125,6 +126,7 @@ class Views:
             "backends": sum(len(service.backends) for service in router.config.services),
             "backends_up": len(engine.backends.reached),
             "backends_draining": len(engine.backends.draining),
+            **health_totals(router),
             "loop_late_max_ms": round(router.loop.late_max_ns / 1e6, 1),
             "hash_tables_waiting": engine.tables_waiting,
             "open_decisions": engine.open_decisions,
@@ -217,6 +219,7 @@ class Views:
                 "wins": stats.wins,
                 "answers": stats.answers,
                 "losses": stats.losses,
+                "health": health_view(router.engine, backend),
                 **score_view(router, backend),
             }
 

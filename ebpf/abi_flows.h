@@ -41,6 +41,7 @@ XR_ASSERT_SIZE(flow_key6, 40);
 #define XR_PENDING_PROVEN 0x08   /* handshake complete, but flow_table had no room */
 #define XR_PENDING_FIN 0x10      /* of a proven flow: this side's FIN was seen */
 #define XR_PENDING_PROMOTED 0x20 /* FORWARD, REPLY: what it carried is counted in flow_table */
+#define XR_PENDING_AGAIN 0x40    /* FORWARD: its SYN came again, unanswered, and that was noted */
 #define XR_PENDING_FULLNAT 0x80  /* its source is ours. REPLY, CLOSED too: its port rests */
 
 /*

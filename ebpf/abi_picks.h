@@ -34,4 +34,17 @@ struct backend_load {
 };
 XR_ASSERT_SIZE(backend_load, 48);
 
+/* backend_signs[backend id]: how its flows fare, see lib/signs.h. XDP alone writes it. */
+struct backend_signs {
+	__u64 answered;    /* first packets that got an answer */
+	__u64 served;      /* flows that got their first data */
+	__u64 unanswered;  /* SYNs that came again, when the first one had not been answered */
+	__u64 refused;     /* RSTs in answer to a SYN */
+	__u64 cut;         /* accepted, and reset before the backend has said anything */
+	__u64 unreachable; /* ICMP, on the backend's own way, about packets of flows */
+	__u32 source;      /* hash of the source prefix that the last one of those four is about */
+	__u32 sources;     /* how often that was another one than before */
+};
+XR_ASSERT_SIZE(backend_signs, 56);
+
 #endif

@@ -102,7 +102,7 @@ struct backend {
 	/* What replies without an entry come from, if the service is stateless; else all zero. */
 	struct ip_addr stateless_addr;
 	__be16 stateless_port; /* 0: the packet's own */
-	__u16 pad;
+	__u16 share;           /* mode inline: out of 256, how often it may be picked; 0: always */
 };
 XR_ASSERT_SIZE(backend, 80);
 

@@ -109,6 +109,18 @@ static __always_inline int is_credible(const struct packet *p, const flow_entry_
 	return peer && in_window(p, peer) && (acks || (__s32)(p->ack - peer->seq_next) <= 0);
 }
 
+/*
+ * The backend's own RST, on a flow that it has said nothing on yet, and that its client has not
+ * left: it accepts, and does not serve.
+ */
+static __always_inline void note_cut(const flow_entry_t *flow, const flow_entry_t *peer)
+{
+	if (flow->direction == XR_DIR_REPLY && !flow->first_data_us &&
+	    !((flow->flags | peer->flags) & (XR_FLOW_FIN | XR_FLOW_RST)) &&
+	    (__s64)(flow->last_seen_ns - flow->seen_ns) < (__s64)SIGN_CUT_NS)
+		sign_bad(flow->backend, SIGN_CUT, flow->new_daddr);
+}
+
 /* A FIN or RST. Returns 0 when it cannot be the sender's own and must change nothing. */
 static __always_inline int flow_closing(const struct packet *p, flow_entry_t *flow)
 {
@@ -121,6 +133,7 @@ static __always_inline int flow_closing(const struct packet *p, flow_entry_t *fl
 			count(XR_COUNT_rst_inexact);
 			return 0;
 		}
+		note_cut(flow, peer);
 		flow->flags |= XR_FLOW_RST;
 	} else {
 		if (!in_window(p, peer)) {
@@ -175,8 +188,11 @@ static __always_inline void flow_track(const struct packet *p, flow_entry_t *flo
 		flow->ack = p->ack;
 		flow->window = (__u32)p->window << (flow->wscale & 15);
 	}
-	if (p->payload && !flow->first_data_us)
+	if (p->payload && !flow->first_data_us) {
 		flow->first_data_us = elapsed_us(flow->seen_ns, clock_precise());
+		if (flow->direction == XR_DIR_REPLY)
+			sign_served(flow->backend);
+	}
 }
 
 /*

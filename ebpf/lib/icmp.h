@@ -69,12 +69,14 @@ static __always_inline int find_route_back(const flow_key_t *quoted, struct rout
 			route_by_backend(to, flow->backend);
 			return 1;
 		}
+		to->about = flow->backend;
 		route_by_client(to, flow->ifindex, flow->dmac, flow->smac, flow->vlan);
 		return 1;
 	}
 	key.kind = XR_KIND_REPLY;
 	pending = pending_lookup(&key);
 	if (pending) {
+		to->about = pending->backend;
 		route_by_client(to, pending->ifindex, pending->dmac, pending->smac, pending->vlan);
 	} else {
 		key.kind = XR_KIND_FORWARD;
@@ -90,15 +92,31 @@ static __always_inline int find_route_back(const flow_key_t *quoted, struct rout
 	return 1;
 }
 
+static __always_inline int is_unreachable(const struct icmp_header *icmp)
+{
+	return icmp->type == ICMP_DEST_UNREACH && !is_too_big(icmp);
+}
+
+/* Only what comes by the backend's own way says something of it: others could make it up. */
+static __always_inline void note_unreachable(struct xdp_md *ctx, const struct quote *quote,
+					     const struct route_back *to)
+{
+	struct backend *backend = backends_lookup(to->about);
+
+	if (backend && backend->ifindex == ctx->ingress_ifindex && is_unreachable(quote->icmp))
+		sign_bad(to->about, SIGN_UNREACHABLE, to->daddr);
+}
+
 /* An error about a flow's packet goes to its sender, any other one passes untouched. */
 static __always_inline int translate_error(struct xdp_md *ctx, struct packet *p,
 					   const struct quote *quote)
 {
 	struct interface *ingress;
-	struct route_back to = {};
+	struct route_back to = {.about = XR_NO_BACKEND};
 
 	if (!addr_equal(p->ip->daddr, quote->key.saddr) || !find_route_back(&quote->key, &to))
 		return pass(XR_COUNT_pass_other_protocol);
+	note_unreachable(ctx, quote, &to);
 	ingress = interfaces_lookup(ctx->ingress_ifindex);
 	if (to.capability ? !ingress || !(ingress->flags & to.capability) ||
 				    p->l3_off != sizeof(struct ethhdr)

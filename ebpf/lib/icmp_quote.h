@@ -44,6 +44,7 @@ struct route_back {
 	__be16 dport;
 	__u32 ifindex; /* 0: no path */
 	__u32 backend; /* whose stage_send sends it, if `stage` */
+	__u32 about; /* the backend that the embedded packet went to; XR_NO_BACKEND: to a client */
 	__u32 stage;
 	__u16 vlan;       /* towards a client: XR_VLAN_ */
 	__u32 capability; /* of the ingress that the kernel's hand-off needs; 0: XDP sends */

@@ -9,7 +9,7 @@
 #ifndef XR_LOAD_H
 #define XR_LOAD_H
 
-#include "clock.h"
+#include "signs.h"
 
 /* A sample that is older says little: the next one takes its place. */
 #define LOAD_FRESH_NS 1000000000ULL

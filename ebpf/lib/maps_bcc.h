@@ -22,6 +22,7 @@ BPF_TABLE("array", u32, struct pick_table, pick_tables, 1);
 BPF_TABLE("array", u32, struct picks, picks, 1);
 BPF_TABLE("array", u32, struct backend_load, backend_load, 1);
 BPF_TABLE("array", u32, u64, backend_aged, 1);
+BPF_TABLE("array", u32, struct backend_signs, backend_signs, 1);
 BPF_TABLE("array", u32, struct traffic, traffic_ended, 1);
 BPF_TABLE("percpu_array", u32, struct token_bucket, tokens, 1);
 BPF_TABLE("lru_hash", struct prefix_key, struct token_bucket, prefix_tokens, 1);
@@ -257,6 +258,11 @@ static __always_inline struct backend_load *backend_load_lookup(__u32 backend)
 static __always_inline __u64 *backend_aged_lookup(__u32 backend)
 {
 	return backend_aged.lookup(&backend);
+}
+
+static __always_inline struct backend_signs *backend_signs_lookup(__u32 backend)
+{
+	return backend_signs.lookup(&backend);
 }
 
 static __always_inline struct traffic *traffic_ended_lookup(__u32 backend)

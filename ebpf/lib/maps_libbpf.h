@@ -33,6 +33,7 @@ XR_MAP(pick_tables, BPF_MAP_TYPE_ARRAY, __u32, struct pick_table);
 XR_MAP(picks, BPF_MAP_TYPE_ARRAY, __u32, struct picks);
 XR_MAP(backend_load, BPF_MAP_TYPE_ARRAY, __u32, struct backend_load);
 XR_MAP(backend_aged, BPF_MAP_TYPE_ARRAY, __u32, __u64);
+XR_MAP(backend_signs, BPF_MAP_TYPE_ARRAY, __u32, struct backend_signs);
 XR_MAP(traffic_ended, BPF_MAP_TYPE_ARRAY, __u32, struct traffic);
 
 /* Tries of the kernel are never preallocated. */
@@ -277,6 +278,11 @@ static __always_inline struct backend_load *backend_load_lookup(__u32 backend)
 static __always_inline __u64 *backend_aged_lookup(__u32 backend)
 {
 	return bpf_map_lookup_elem(&backend_aged, &backend);
+}
+
+static __always_inline struct backend_signs *backend_signs_lookup(__u32 backend)
+{
+	return bpf_map_lookup_elem(&backend_signs, &backend);
 }
 
 static __always_inline struct traffic *traffic_ended_lookup(__u32 backend)

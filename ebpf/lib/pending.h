@@ -56,6 +56,7 @@ static __always_inline void load_answered_first(const pending_flow_t *forward,
 						const pending_flow_t *reply, __u64 now_ns)
 {
 	load_answered(reply->backend, now_ns - reply->seen_ns - forward->fppl_ns, now_ns);
+	sign_answered(reply->backend);
 }
 
 /* What a backend's segment says about the flow: its ISN, a refusal, a new connection. */
@@ -76,6 +77,10 @@ static __always_inline void pending_answered(struct xdp_md *ctx, const struct pa
 	if (is_proven(forward, reply)) {
 		proven_from_backend(ctx, p, forward, reply);
 	} else if (answers && (p->flags & TCP_RST)) {
+		if (!(forward->flags & XR_PENDING_CLOSED))
+			sign_bad(reply->backend,
+				 reply->flags & XR_PENDING_SYNACK ? SIGN_CUT : SIGN_REFUSED,
+				 reply->new_daddr);
 		forward->flags |= XR_PENDING_CLOSED; /* refused */
 	} else if (answers && (p->flags & TCP_SYN)) {
 		reply->isn = p->seq;

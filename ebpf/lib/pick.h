@@ -145,10 +145,19 @@ static __always_inline __u32 better_of(__u32 one, __u32 other, struct compared *
 	return others_wait < wait ? other : one;
 }
 
+/* Has it just come back, and is it not its turn? It gets its share by and by. */
+static __always_inline int is_held_back(__u32 id, __u32 chance)
+{
+	struct backend *backend = backends_lookup(id);
+
+	return backend && backend->share && (chance & 0xff) >= backend->share;
+}
+
 static __always_inline __u32 pick_of_two(const struct packet *p, const struct service *service,
 					 struct decide_state *state)
 {
 	__u32 draw = first_draw(p, service);
+	__u32 chance = bpf_get_prandom_u32(); /* one for all draws, or it would have several */
 	__u32 first = XR_NO_BACKEND;
 	int turn;
 
@@ -157,7 +166,7 @@ static __always_inline __u32 pick_of_two(const struct packet *p, const struct se
 		__u32 id = hash_pick(service, draw);
 
 		draw += INLINE_STEP;
-		if (id == first || !is_fit(p, service, state, id))
+		if (id == first || !is_fit(p, service, state, id) || is_held_back(id, chance))
 			continue;
 		if (first != XR_NO_BACKEND)
 			return better_of(first, id, &state->compared, state->now_ns);

@@ -45,11 +45,6 @@ static __always_inline int is_about_probe(const struct quote *quote, const struc
 			    xr_ntohl(quote->tcp->seq));
 }
 
-static __always_inline int is_unreachable(const struct icmp_header *icmp)
-{
-	return icmp->type == ICMP_DEST_UNREACH && !is_too_big(icmp);
-}
-
 /*
  * Destination unreachable about a probe: that candidate loses at once, and the packet
  * passes. An error about a flow's packet goes to the side that sent it.

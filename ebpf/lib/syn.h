@@ -249,6 +249,25 @@ static __always_inline void reply_follow_client(struct xdp_md *ctx, const struct
 }
 
 /*
+ * A client's SYN has come again. If its backend has said nothing yet, that is noted, once a flow;
+ * of one-sided flows nobody sees the answer. A client that does not get the SYN-ACK which passed
+ * here says nothing of the backend.
+ */
+static __always_inline void note_again(const struct packet *p, pending_flow_t *forward,
+				       const pending_flow_t *reply)
+{
+	struct backend *backend = backends_lookup(forward->backend);
+
+	if ((reply->flags & XR_PENDING_SYNACK) ||
+	    (forward->flags & (XR_PENDING_AGAIN | XR_PENDING_CLOSED)) || !backend ||
+	    (backend->flags & XR_BACKEND_ONE_SIDED) ||
+	    !older_than(forward->seen_ns, SIGN_AGAIN_NS, clock_coarse()))
+		return;
+	forward->flags |= XR_PENDING_AGAIN;
+	sign_bad(forward->backend, SIGN_UNANSWERED, p->key.saddr);
+}
+
+/*
  * The ISN rule for a flow that is pending or not known. A SYN with the ISN of the entry is
  * a retransmit: same backend. With another ISN it is a new connection only if the old one
  * is over; else it goes to the bound backend, whose own stack answers it (RFC 5961, 4).
@@ -273,8 +292,10 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 			/* half evicted, or the tuple is another flow's: counts as undecided */
 			if (reply && is_reply_of(p, reply)) {
 				if (forward->isn == p->seq) {
-					if (forward->packets)
+					if (forward->packets) {
 						count(XR_COUNT_syn_retransmit);
+						note_again(p, forward, reply);
+					}
 					reply_follow_client(ctx, p, reply);
 					return SYN_DECIDED;
 				}

@@ -57,8 +57,11 @@ static __always_inline int udp_flow_packet(struct xdp_md *ctx, struct packet *p,
 		if (mtu)
 			return too_big(ctx, p, mtu);
 	}
-	if (p->payload && !flow->first_data_us)
+	if (p->payload && !flow->first_data_us) {
 		flow->first_data_us = elapsed_us(flow->seen_ns, clock_precise());
+		if (!forward)
+			sign_served(flow->backend);
+	}
 	if (forward) {
 		/* what comes from elsewhere is counted, and keeps nothing alive */
 		flow_account(p, flow, udp_follow_client(ctx, p, flow, control) ? control : 0);

@@ -28,10 +28,16 @@ from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
 from xdp_router.core.address import format_addr
 from xdp_router.core.commands import (
+    Command,
+    EndFlows,
+    FindReplies,
     LogDecision,
+    LogFailOpen,
     PublishHashTable,
     Reinject,
     SendProbe,
+    SetBackendDead,
+    SetBackendShare,
     SetBackendUp,
     WriteBinding,
 )
@@ -194,6 +200,26 @@ def test_up_flag_and_hash_table_reach_the_maps(router: SmallRouter, executor: Ex
     assert value is not None
     assert value.flags == abi.BACKEND_UP
     assert router.maps.hash_tables.read(0, 1) == slots
+
+
+def test_what_health_wants(router: SmallRouter, executor: Executor) -> None:
+    """Flags and shares are written; what takes its time, or is only said, is handed on."""
+    executor.execute(SetBackendDead(1, True))
+    executor.execute(SetBackendShare(1, 25))
+    value = router.maps.backends.read(1)
+    assert value is not None
+    assert (value.flags & abi.BACKEND_DEAD, value.share) == (abi.BACKEND_DEAD, 25)
+    executor.execute(SetBackendDead(1, False))
+    value = router.maps.backends.read(1)
+    assert value is not None
+    assert not value.flags & abi.BACKEND_DEAD
+    handed: list[Command] = []
+    executor.execute(EndFlows(1))
+    executor.about_health = handed.append
+    wanted: list[Command] = [FindReplies(1, 5), EndFlows(1), LogFailOpen(0, True)]
+    for command in wanted:
+        assert executor.execute(command) is None
+    assert handed == wanted
 
 
 def test_a_decision_is_handed_on(router: SmallRouter, executor: Executor) -> None:

@@ -52,6 +52,7 @@ class Stage:
     mode: KernelHandoff = KernelHandoff.CHECK
     forwarding: Forwarding = Forwarding.NAT
     heard: list[bool] = field(default_factory=list)
+    lost: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         router = self.wired.router
@@ -75,6 +76,7 @@ class Stage:
     def _hear(self, event: Event) -> None:
         if isinstance(event, BackendState):
             self.heard.append(event.up)
+            self.lost.append(event.lost)
 
     def flags(self) -> tuple[int, int]:
         """Of the client's and of the backend's interface, but for how it answers."""
@@ -252,12 +254,14 @@ def test_a_neighbour_that_is_lost() -> None:
         stage.network.path_changed(ADDR, None, found.reason)
         assert stage.backend() & (abi.BACKEND_KERNEL | abi.BACKEND_UP) == abi.BACKEND_KERNEL
         assert stage.network.paths[1] == (None, "no ARP answer")
+        assert stage.lost[-1]
         elsewhere = dataclasses.replace(found, ifindex=999)
         down = dataclasses.replace(found, neighbour_lost=False)
         for other in (elsewhere, down):
             stage.network.resolution = {ADDR: other}.get
             stage.network.path_changed(ADDR, None, other.reason)
             assert not stage.backend() & abi.BACKEND_KERNEL
+            assert not stage.lost[-1]
         stage.network.path_changed(ADDR, stage.wired.path(), "")
         assert not stage.backend() & abi.BACKEND_KERNEL
         assert stage.heard[-1]

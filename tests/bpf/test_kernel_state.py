@@ -151,6 +151,23 @@ def test_what_xdp_picks_by_goes_on_unless_it_is_another_ones(router: SmallRouter
     assert router.maps.backend_loads.read(BACKENDS[0].id) == abi.LoadValue()
 
 
+def test_a_successor_takes_everybody_for_well(router: SmallRouter) -> None:
+    """Of a dead one, and one that has just come back, nothing is left; a change of the
+    configuration leaves both as they are."""
+    router.state.open_services()
+    router.state.set_flag(1, abi.BACKEND_DEAD, True)
+    router.state.set_share(2, 25)
+    assert backend(router).flags == abi.BACKEND_DEAD
+    (web,) = router.config.services
+    other = replace(web, deadline_ns=1_000_000)
+    router.state.change(replace(router.config, services=(other,)), ())()
+    assert backend(router).flags == abi.BACKEND_DEAD
+    assert backend(router, 2).share == 25
+    KernelState(router.plane, router.config, adopted=True).write_all()
+    assert backend(router).flags == 0
+    assert backend(router, 2).share == 0
+
+
 @pytest.mark.parametrize(("kind", "flags"), [("veth", abi.IF_BOUNCE_REDIRECT), ("", 0)])
 def test_how_an_interface_answers(router: SmallRouter, kind: str, flags: int) -> None:
     """veth answers by redirect, since XDP_TX may not wake its other end; others by XDP_TX."""

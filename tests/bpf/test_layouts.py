@@ -21,7 +21,7 @@ from tests.support.btf import Btf, Member, parse_btf
 from xdp_router import ebpf
 from xdp_router.adapters.map_specs import MAP_SPECS
 from xdp_router.core import abi, model
-from xdp_router.core.model import Endpoint, FlowKey
+from xdp_router.core.model import Endpoint, FlowKey, Signs
 
 HEADER = "".join(path.read_text() for path in sorted(ebpf.FOLDER.glob("abi*.h")))
 STRUCTS = re.findall(r"^struct (\w+) \{", HEADER, re.MULTILINE)
@@ -38,6 +38,7 @@ SIZES = {
     "pick_table": abi.PICK_TABLE_SIZE,
     "picks": abi.PICKS_SIZE,
     "backend_load": abi.BACKEND_LOAD_SIZE,
+    "backend_signs": abi.BACKEND_SIGNS_SIZE,
     "traffic": abi.TRAFFIC_SIZE,
     "fragment_key": abi.FRAGMENT_KEY_SIZE,
     "fragment": abi.FRAGMENT_SIZE,
@@ -163,6 +164,7 @@ PACKERS: dict[str, Callable[..., bytes]] = {
     "sticky": lambda seen_ns=0, backend=0: abi.pack_sticky(seen_ns, backend),
     "range_key": lambda addr=0, proto=0: abi.pack_range_key(addr, proto),
     "picks": lambda made_ns=0, active=0: abi.pack_picks(made_ns, active),
+    "backend_signs": lambda **fields: abi.pack_backend_signs(Signs(**fields)),
     "backend_load": lambda **fields: abi.pack_backend_load(abi.LoadValue(**fields)),
     "affinity_key": lambda addr=0, service=0: abi.pack_affinity_key(addr, service),
     "fragment_key": lambda saddr=0, daddr=0, id=0, proto=0: abi.pack_fragment_key(
@@ -243,6 +245,7 @@ def test_fields(name: str, header: Btf) -> None:
         ("pending_flow", abi.PendingValue, abi.unpack_pending),
         ("flow_entry", abi.FlowEntryValue, abi.unpack_flow_entry),
         ("backend_load", abi.LoadValue, abi.unpack_backend_load),
+        ("backend_signs", Signs, abi.unpack_backend_signs),
         ("interface", abi.InterfaceValue, abi.unpack_interface),
         ("control", abi.ControlValue, abi.unpack_control),
     ],

@@ -89,3 +89,14 @@ def test_equals_share_alike(world: World) -> None:
     found = decided(world, *silent(5, 5, 5))
     for each in (B1, B2, B3):
         assert is_share(found[each.id], 1 / 3), found
+
+
+def test_one_that_comes_back_has_its_share_by_and_by(world: World) -> None:
+    """Inline: it takes part so often, though it answers sooner."""
+    found = decided(
+        world, *among(B1, B2), load(B1, MS), load(B2, 100 * MS),
+        lambda world: world.change_server(B1, share=64),
+    )  # fmt: skip
+    assert is_share(found[B1.id], 64 / 256), found
+    whole = decided(world, *among(B1, B2), load(B1, MS), load(B2, 100 * MS))
+    assert whole[B1.id] == MANY

@@ -98,6 +98,7 @@ class Stage:
             ),
             loop=SimpleNamespace(bad_records=7, faults=8, late_max_ns=9_000_000),
             watcher=SimpleNamespace(overruns=9),
+            health=SimpleNamespace(flows_ended=4),
         )
         self.views = Views(cast(Router, self.router))
 

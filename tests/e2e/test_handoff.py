@@ -318,6 +318,10 @@ def answers_arp(router: Router, on: bool) -> None:
     with_netlink(router.lab.router, forget)
 
 
+PATIENT = "health = false"
+"""The connection waits for its backend, however long that is lost."""
+
+
 def lose_neighbour(router: Router) -> None:
     answers_arp(router, False)
     wait_for(lambda: not backend(router)["up"], 10, "the neighbour is lost")
@@ -325,7 +329,7 @@ def lose_neighbour(router: Router) -> None:
 
 def test_neighbour_lost_under_a_connection(router: Router) -> None:
     """Its packets are the kernel's, which keeps them and resolves; then XDP's again."""
-    router.start()
+    router.start(calm_config(SPEC, keys=PATIENT))
     with connect(router, timeout=20.0) as peer:
         assert who(peer) == "b1"
         with router.counted() as risen:
@@ -347,7 +351,7 @@ def test_neighbour_lost_without_the_capability(router: Router, why: str) -> None
     """Counted as no_path; nothing leaves with the service's or another wrong address."""
     if why == "sysctl":
         set_sysctl(router, "client0", "forwarding", 0)
-    router.start(calm_config(SPEC, OFF if why == "off" else ""))
+    router.start(calm_config(SPEC, OFF if why == "off" else "", keys=PATIENT))
     with connect(router, timeout=20.0) as peer:
         assert who(peer) == "b1"
         lose_neighbour(router)

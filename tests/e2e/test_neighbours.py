@@ -36,7 +36,12 @@ B2_SUBNET_HOST = "198.19.2.77"
 def router(request: pytest.FixtureRequest, private_mounts: Path) -> Iterator[Router]:
     """A router of this test's own, in each mode."""
     with running_lab(SPEC) as lab, router_in(lab, private_mounts) as made:
-        yield made.start(calm_config(SPEC), "--xdp-mode", request.param)
+        yield made.start(
+            # Streams wait for a neighbour that is lost, however long that takes.
+            calm_config(SPEC, keys="health = false"),
+            "--xdp-mode",
+            request.param,
+        )
 
 
 def down_reason(router: Router, backend: str) -> str | None:

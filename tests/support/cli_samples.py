@@ -5,6 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
+WELL: dict[str, Any] = {
+    "state": "well",
+    "why": "",
+    "source": "",
+    "since_s": None,
+    "held_s": 0.0,
+    "times": 0,
+    "falls": 0,
+    "share": 1.0,
+    "ignored": False,
+}
+
 STATUS: dict[str, Any] = {
     "ready": True,
     "version": "0.1.0",
@@ -41,6 +53,9 @@ STATUS: dict[str, Any] = {
     "services": 1,
     "backends_up": 2,
     "backends_draining": 0,
+    "backends_ill": 0,
+    "backends_dead": 0,
+    "flows_ended": 0,
     "backends": 3,
     "open_decisions": 1,
     "flows": 17,
@@ -96,6 +111,7 @@ BACKENDS: list[dict[str, Any]] = [
         "address": "198.19.1.2:8080",
         "up": True,
         "draining": False,
+        "health": WELL,
         "reason": "",
         "path": "xdp",
         "interface": "be1",
@@ -121,6 +137,7 @@ BACKENDS: list[dict[str, Any]] = [
         "address": "198.19.2.2:8080",
         "up": False,
         "draining": False,
+        "health": WELL,
         "reason": "no ARP answer from 198.19.2.2 on be2",
         "path": "kernel",
         "interface": "be2",

@@ -23,6 +23,7 @@ from xdp_router.core.model import (
     Backend,
     Endpoint,
     Forwarding,
+    HealthSettings,
     KernelHandoff,
     Mode,
     Orphans,
@@ -171,6 +172,7 @@ OTHER: dict[str, Any] = {
     "vlan": 9,
     "scrape": Endpoint(0xC6130102, 9100),
     "kernel_handoff": KernelHandoff.OFF,
+    "health": HealthSettings(fall=5),
 }
 """Another value of fields of which none can be made of the first."""
 

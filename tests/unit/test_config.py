@@ -14,6 +14,7 @@ from xdp_router.core.model import (
     Backend,
     Endpoint,
     Forwarding,
+    HealthSettings,
     Mode,
     Orphans,
     Probe,
@@ -97,8 +98,15 @@ def test_full_file_becomes_values() -> None:
                 deadline_ns=20_000_000,
                 orphans=Orphans.HASH,
                 event_rate=1000,
+                health=HealthSettings(),
             ),
-            Service(1, "db", db, (Backend(2, "db1", Endpoint(0xC6120102, 5432), 1),)),
+            Service(
+                1,
+                "db",
+                db,
+                (Backend(2, "db1", Endpoint(0xC6120102, 5432), 1),),
+                health=HealthSettings(),
+            ),
         ),
         settings=Settings(
             max_flows=200_000,
@@ -329,10 +337,13 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
             service("colour = 1"),
             "4: service.colour: unknown key, expected one of: address, "
             "affinity, affinity_time, allow, backend, candidates, control_arm, control_arm_by, "
-            "deadline, deny, event_rate, except_ports, fallback, forwarding, icmp_echo, "
-            "max_connections, mode, name, orphans, "
+            "deadline, deny, event_rate, except_ports, fallback, forwarding, "
+            "health, health_fall, health_hold, health_hold_max, health_interval, health_rise, "
+            "icmp_echo, max_connections, mode, name, orphans, "
             "probe, probe_answer, probe_host, probe_interval, probe_path, probe_payload, "
-            "probe_status, protocol, quic, score, scrape, snapshot_age, stateless, tunnel_source",
+            "probe_status, protocol, quic, reset_on_death, score, scrape, slow_start, "
+            "snapshot_age, "
+            "stateless, tunnel_source",
         ),
         (
             service("", "weight = 0"),

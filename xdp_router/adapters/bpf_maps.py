@@ -17,6 +17,7 @@ from .bpf_syscall import Batch, BpfMap, possible_cpus
 from .pick_maps import BackendLoads, PickTables
 from .probe_index import ProbeIndex
 from .service_maps import AT_ONCE, Affinity, ConnectionIds, ServiceRanges, SourceRules, Usage
+from .signs import BackendSigns
 from .traffic import Traffic
 
 _BATCH = 4096
@@ -428,6 +429,7 @@ class Maps:
         self.usage = Usage(fds["usage"], fds["usage_aged"])
         self.pick_tables = PickTables(fds["pick_tables"], fds["picks"])
         self.backend_loads = BackendLoads(fds["backend_load"], fds["backend_aged"])
+        self.backend_signs = BackendSigns(fds["backend_signs"])
         self.traffic = Traffic(fds["traffic_ended"], fds["traffic_aged"])
         self.interfaces = Interfaces(fds["interfaces"])
         self.control = Control(fds["control"])

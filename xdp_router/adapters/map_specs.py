@@ -248,6 +248,13 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         lambda s: _headroom(s.backends),
     ),
     MapSpec(
+        "backend_signs",
+        MapType.ARRAY,
+        _U32,
+        abi.BACKEND_SIGNS_SIZE,
+        lambda s: _headroom(s.backends),
+    ),
+    MapSpec(
         "traffic_ended",
         MapType.ARRAY,
         _U32,

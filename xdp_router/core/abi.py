@@ -28,6 +28,7 @@ from .abi_flows import FLOW_RST as FLOW_RST
 from .abi_flows import FLOW_STAGE as FLOW_STAGE
 from .abi_flows import NAT_REST_S as NAT_REST_S
 from .abi_flows import NO_WSCALE as NO_WSCALE
+from .abi_flows import PENDING_AGAIN as PENDING_AGAIN
 from .abi_flows import PENDING_CLOSED as PENDING_CLOSED
 from .abi_flows import PENDING_FIN as PENDING_FIN
 from .abi_flows import PENDING_FLOW6_SIZE as PENDING_FLOW6_SIZE
@@ -42,6 +43,7 @@ from .abi_flows import count_one_sided as count_one_sided
 from .abi_flows import flow_backends as flow_backends
 from .abi_flows import flow_open as flow_open
 from .abi_flows import flow_services as flow_services
+from .abi_flows import flows_heard as flows_heard
 from .abi_flows import iter_flow_aging as iter_flow_aging
 from .abi_flows import iter_flow_clients as iter_flow_clients
 from .abi_flows import iter_flow_traffic as iter_flow_traffic
@@ -123,14 +125,17 @@ from .abi_limits import unpack_token_bucket as unpack_token_bucket
 from .abi_limits import unpack_traffic as unpack_traffic
 from .abi_limits import unpack_usage as unpack_usage
 from .abi_picks import BACKEND_LOAD_SIZE as BACKEND_LOAD_SIZE
+from .abi_picks import BACKEND_SIGNS_SIZE as BACKEND_SIGNS_SIZE
 from .abi_picks import PICK_SLOTS as PICK_SLOTS
 from .abi_picks import PICK_TABLE_SIZE as PICK_TABLE_SIZE
 from .abi_picks import PICKS_SIZE as PICKS_SIZE
 from .abi_picks import LoadValue as LoadValue
 from .abi_picks import pack_backend_load as pack_backend_load
+from .abi_picks import pack_backend_signs as pack_backend_signs
 from .abi_picks import pack_pick_table as pack_pick_table
 from .abi_picks import pack_picks as pack_picks
 from .abi_picks import unpack_backend_load as unpack_backend_load
+from .abi_picks import unpack_backend_signs as unpack_backend_signs
 from .abi_picks import unpack_pick_table as unpack_pick_table
 from .abi_picks import unpack_picks as unpack_picks
 from .abi_values import BackendValue as BackendValue
@@ -214,7 +219,7 @@ BACKEND_METHOD = {
 """Flags of backends that a method's packets reach otherwise than by their address."""
 
 _SERVICE = Struct("=5Q6I4BBBBx16s")
-_BACKEND = Struct("=16s16s2sBBII6s6sHH16s2s2x")
+_BACKEND = Struct("=16s16s2sBBII6s6sHH16s2sH")
 _BACKEND_REF = Struct("=II")
 _HASH_TABLE = Struct(f"={HASH_SLOTS}I4x")
 _INTERFACE = Struct("=6s6sI4sI16s")
@@ -250,7 +255,7 @@ def unpack_service(data: Buffer) -> ServiceValue:
 
 def pack_backend(value: BackendValue) -> bytes:
     """Bytes of a ``backends`` value."""
-    addr, probe_addr, port, *rest, stateless_addr, stateless_port = slot_values(value)
+    addr, probe_addr, port, *rest, stateless_addr, stateless_port, share = slot_values(value)
     return _BACKEND.pack(
         pack_addr(addr),
         pack_addr(probe_addr),
@@ -258,15 +263,16 @@ def pack_backend(value: BackendValue) -> bytes:
         *rest,
         pack_addr(stateless_addr),
         stateless_port.to_bytes(2, "big"),
+        share,
     )
 
 
 def unpack_backend(data: Buffer) -> BackendValue:
     """Read a ``backends`` value."""
     fields = read_fields(_BACKEND, data, "backend")
-    for at in (0, 1, -2):
+    for at in (0, 1, -3):
         fields[at] = unpack_addr(fields[at])
-    for at in (2, -1):
+    for at in (2, -2):
         fields[at] = int.from_bytes(fields[at], "big")
     return BackendValue(*fields)
 

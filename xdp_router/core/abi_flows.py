@@ -7,7 +7,7 @@ Those of IPv6 (``pending_flow6``, ``flow_entry6``) differ by the length of the a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from struct import Struct
 
 from .abi_keys import (
@@ -32,6 +32,7 @@ PENDING_CLOSED = 0x04
 PENDING_PROVEN = 0x08
 PENDING_FIN = 0x10
 PENDING_PROMOTED = 0x20
+PENDING_AGAIN = 0x40
 PENDING_FULLNAT = 0x80
 FLOW_FIN = 0x01
 FLOW_RST = 0x02
@@ -313,6 +314,21 @@ def count_one_sided(values: bytes, family: int = 4) -> int:
 def flow_backends(values: Buffer, family: int = 4) -> set[int]:
     """Ids of the backends that many ``flow_table`` values in a row name."""
     return {backend for (backend,) in _FLOWS[family].flow_backend.iter_unpack(values)}
+
+
+def flows_heard(values: Buffer, since_ns: Mapping[int, int], family: int = 4) -> set[int]:
+    """Of which backends, by id, many ``flow_table`` values in a row have something that came after
+    that instant: a reply, or, where replies do not come by, a packet of the client's."""
+    layout = _FLOWS[family]
+    ways = layout.flow_aging.iter_unpack(values)
+    found = layout.flow_backend.iter_unpack(values)
+    return {
+        backend
+        for (backend,), (seen_ns, _, flags, way) in zip(found, ways, strict=True)
+        if backend in since_ns
+        and seen_ns > since_ns[backend]
+        and (way == Direction.REPLY or flags & FLOW_ONE_SIDED)
+    }
 
 
 def count_flows_of(values: Buffer, backend: int, family: int = 4) -> int:

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from struct import Struct
 
 from .abi_keys import Buffer, from_slots, read_fields, slot_values
+from .model import Signs
 
 PICK_SLOTS = 256
 
 _TABLE = Struct(f"={PICK_SLOTS}I")
 _PICKS = Struct("=QI4x")
 _LOAD = Struct("=6Q")
+_SIGNS = Struct("=6Q2I")
 
 PICK_TABLE_SIZE = _TABLE.size
 PICKS_SIZE = _PICKS.size
 BACKEND_LOAD_SIZE = _LOAD.size
+BACKEND_SIGNS_SIZE = _SIGNS.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,13 @@ def pack_backend_load(value: LoadValue) -> bytes:
 def unpack_backend_load(data: Buffer) -> LoadValue:
     """Read a ``backend_load`` value."""
     return from_slots(LoadValue, read_fields(_LOAD, data, "backend_load"))
+
+
+def pack_backend_signs(value: Signs) -> bytes:
+    """Bytes of a ``backend_signs`` value."""
+    return _SIGNS.pack(*slot_values(value))
+
+
+def unpack_backend_signs(data: Buffer) -> Signs:
+    """Read a ``backend_signs`` value."""
+    return from_slots(Signs, read_fields(_SIGNS, data, "backend_signs"))

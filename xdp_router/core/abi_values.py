@@ -233,6 +233,7 @@ class BackendValue:
     vlan: int = 0
     stateless_addr: int = 0
     stateless_port: int = 0
+    share: int = 0
 
     @property
     def endpoint(self) -> Endpoint:

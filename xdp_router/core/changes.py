@@ -18,7 +18,7 @@ from .config import RouterConfig, Settings
 from .config_fields import format_duration
 from .config_metrics import format_metrics
 from .config_scrape import format_scrape, scrape_keys
-from .model import NO_BACKEND, Backend, Probe, ProbeKind, ScoreWeights, Service
+from .model import NO_BACKEND, Backend, HealthSettings, Probe, ProbeKind, ScoreWeights, Service
 
 _REMAKE = (
     "tables keep the size that they were made with: stop the daemon without --persist and attach "
@@ -36,6 +36,10 @@ FIXED: Mapping[str, str] = {
 """Keys of ``[router]`` that do not change while the router runs, and what changes them."""
 
 NONE = "none"
+_HEALTH_KEYS = (
+    *("health_interval", "health_rise", "health_fall", "health_hold", "health_hold_max"),
+    *("slow_start", "reset_on_death"),
+)
 
 
 class Kind(enum.Enum):
@@ -204,6 +208,7 @@ def service_keys(service: Service) -> dict[str, str]:
         "icmp_echo": _flag(service.icmp_echo),
         "control_arm": str(service.control_arm),
         "control_arm_by": service.control_arm_by.name.lower(),
+        **_health_keys(service.health),
     }
 
 
@@ -219,6 +224,21 @@ def backend_keys(backend: Backend) -> dict[str, str]:
         "probe_payload": _bytes(backend.probe.payload),
         "probe_answer": _bytes(backend.probe.answer),
         **_http_keys(backend.probe),
+    }
+
+
+def _health_keys(health: HealthSettings | None) -> dict[str, str]:
+    if health is None:
+        return {"health": _flag(False), **dict.fromkeys(_HEALTH_KEYS, NONE)}
+    return {
+        "health": _flag(True),
+        "health_interval": format_duration(health.interval_ns),
+        "health_rise": str(health.rise),
+        "health_fall": str(health.fall),
+        "health_hold": format_duration(health.hold_ns),
+        "health_hold_max": format_duration(health.hold_max_ns),
+        "slow_start": format_duration(health.slow_start_ns),
+        "reset_on_death": _flag(health.reset_on_death),
     }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from .events import Datagram, FirstPacket
@@ -97,6 +98,71 @@ class SetBackendDraining:
     draining: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SetBackendDead:
+    """Write the flag of a backend that has died, whose packets are answered by RSTs."""
+
+    backend: int
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetBackendShare:
+    """Write how often, out of 256, a backend may be picked in mode ``inline``; 0: always."""
+
+    backend: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindReplies:
+    """Look for flows of a backend that it has said something on since then; answer with a
+    RepliesFound event."""
+
+    backend: int
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndFlows:
+    """Tell the clients of a dead backend's flows; answer with a FlowsEnded event."""
+
+    backend: int
+
+
+class HealthNews(enum.Enum):
+    """What has become of a backend."""
+
+    ILL = "ill"
+    WELL = "well"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class LogHealth:
+    """A backend's health has changed. ``why``, ``source``: of one that is ill; ``held_ns``: how
+    long it is held down at least, because it has fallen so many ``times``."""
+
+    backend: int
+    news: HealthNews
+    why: str = ""
+    source: str = ""
+    held_ns: int = 0
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFailOpen:
+    """All backends of a service that could be chosen are ill, so their health is not looked at;
+    or that is over."""
+
+    service: int
+    begins: bool
+
+
+HealthCommand = FindReplies | EndFlows | LogHealth | LogFailOpen
+"""What is neither done at once nor written into a map."""
+
 Command = (
     SendProbe
     | WriteBinding
@@ -108,4 +174,7 @@ Command = (
     | SetServiceMode
     | SetBackendUp
     | SetBackendDraining
+    | SetBackendDead
+    | SetBackendShare
+    | HealthCommand
 )

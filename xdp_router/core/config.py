@@ -30,6 +30,7 @@ from .config_direct import (
     with_implied_port,
 )
 from .config_fields import MS, NAME_MAX, Problems, S, Table
+from .config_health import read_health
 from .config_metrics import read_metrics
 from .config_mode import read_mode
 from .config_nat import check_nat
@@ -358,6 +359,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
     admission = read_admission(table, endpoint)
     tunnel_source, tunnel_bits = read_tunnel_source(table, forwarding, backends)
     control_arm, control_arm_by = read_control_arm(table, forwarding)
+    health = read_health(table)
     fallback = NO_BACKEND
     wanted = table.name("fallback", "")
     if wanted:
@@ -397,6 +399,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
         scrape=how.scrape,
         control_arm=control_arm,
         control_arm_by=control_arm_by,
+        health=health,
     )
 
 

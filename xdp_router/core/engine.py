@@ -16,14 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from .availability import Availability
-from .commands import (
-    Command,
-    LogDecision,
-    Reinject,
-    SetBackendDraining,
-    SetBackendUp,
-    WriteBinding,
-)
+from .commands import Command, LogDecision, Reinject, WriteBinding
 from .companions import WAITS, Companions
 from .degrade_chain import DegradeChain
 from .engine_counters import engine_counters
@@ -40,19 +33,24 @@ from .events import (
     FirstPacket,
     FlowClosed,
     FlowEstablished,
+    FlowsEnded,
+    FlowSigns,
     ProbeReplies,
     ProbeReply,
     ProbeSent,
+    RepliesFound,
     ReplyTupleTaken,
     XdpDecided,
 )
 from .flow import DecisionLog, Flow, FlowInput, FlowState, state_of
 from .flow_updates import FlowUpdates
 from .hash_tables import BuildTable, HashTables
+from .health_watch import HealthWatch
 from .held import hold, is_udp, release
 from .model import NO_BACKEND, Decision, FlowKey, Forwarding, Mode, Reason, Service
 from .roster import Roster
 from .score_inputs import ScoreInputs
+from .standing import Standing
 from .strategy.base import BackendStats, Evidence, Sequencer, Step, Verdict
 from .strategy.control_arm import ControlArm
 from .strategy.probing import Draw, LoadOf, Servers, Shared, no_draw, no_load
@@ -80,13 +78,17 @@ class Engine:
         self._settings = settings
         self.backends = Availability()
         self._up = self.backends.usable
-        shared = Shared(Servers(settings), ScoreInputs(), draw, load_of)
+        servers = Servers(settings)
+        watch = HealthWatch(sequence, servers, draw)
+        shared = Shared(servers, ScoreInputs(), draw, load_of, watch)
         self.roster = Roster(self._up, sequence, shared)
         self.roster.apply(services, settings)
         self._services = self.roster.services
         self._service_of = self.roster.service_of
         self._strategies = self.roster.strategies
         self.tables = HashTables(self._services.values(), self._up, build_table)
+        self.standing = Standing(watch, self.backends, self.roster, self.tables)
+        self.standing.apply((), self._services.values(), 0)
         self._chain = DegradeChain(self._up, self.tables)
         self._surroundings = Surroundings(self._services.values())
         self._open: dict[FlowKey, Flow] = {}
@@ -111,7 +113,7 @@ class Engine:
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all named totals since the start."""
-        return self.roster.add_counters(dict(self._counters))
+        return self.standing.add_counters(self.roster.add_counters(dict(self._counters)))
 
     @property
     def up(self) -> frozenset[int]:
@@ -145,11 +147,7 @@ class Engine:
 
     def begin(self, up: Iterable[int], draining: Iterable[int] = ()) -> None:
         """Take these backends for up, before ``start``; their flags are written by the caller."""
-        known = self._service_of.keys()
-        self.backends.begin(known & up, known & draining)
-        for backend in self._up:
-            service = self._service_of[backend]
-            self._strategies[service.id].backend_state(service, backend, True)
+        self.standing.begin(up, draining)
 
     def start(self, carried: Collection[int] = ()) -> Iterator[Command]:
         """The commands that bring the kernel's maps to the engine's first state.
@@ -188,12 +186,12 @@ class Engine:
         elif isinstance(event, BackendPath):
             self._surroundings.moved(event)
         else:
-            self._backend_state(event, now_ns, out)
+            self._about_backend(event, now_ns, out)
         return out
 
     def deadline(self) -> int | None:
         """The instant at which ``expire`` has something to do; None: never, as things are."""
-        instants = (self.roster.deadline(), self.tables.deadline())
+        instants = (self.roster.deadline(), self.tables.deadline(), self.standing.deadline())
         return min((instant for instant in instants if instant is not None), default=None)
 
     def expire(self, now_ns: int) -> list[Command]:
@@ -201,6 +199,7 @@ class Engine:
         out: list[Command] = []
         for strategy in self.roster.all_strategies:
             self._follow(strategy.expire(now_ns), now_ns, out)
+        self.standing.expire(now_ns, out)
         out.extend(self.tables.take(now_ns))
         return out
 
@@ -214,6 +213,7 @@ class Engine:
         for a mode that is not available.
         """
         services = tuple(services)
+        before = tuple(self._services.values())
         departed = self.roster.departing(services)
         for backend in departed.backends:
             self.backends.forget(backend)
@@ -230,6 +230,7 @@ class Engine:
                 flow.service = self._services[flow.service.id]
         self.decisions.limit(settings.decisions_kept)
         out: list[Command] = [*self.tables.apply(services), *self.tables.take(now_ns)]
+        out += self.standing.apply(before, services, now_ns)
         self._follow(steps, now_ns, out)
         return out
 
@@ -442,6 +443,8 @@ class Engine:
     # Probes
 
     def _probe_sent(self, event: ProbeSent, now_ns: int, out: list[Command]) -> None:
+        if self.standing.watch.probe_sent(event):
+            return
         service = self._service_of.get(event.backend)
         if service is None:
             self._counters["backend_unknown"] += 1
@@ -451,35 +454,26 @@ class Engine:
     def _probe_replies(
         self, answers: Sequence[ProbeReply], now_ns: int, out: list[Command]
     ) -> None:
-        shares, unknown = self.roster.share_out(answers)
+        shares, unknown = self.roster.share_out(self.standing.watch.take(answers, now_ns))
         self._counters["probe_answers_unknown_backend"] += unknown
         for strategy, its in shares.items():
             self._follow(strategy.probe_replies(its, now_ns), now_ns, out)
 
     # Backends
 
-    def _backend_state(
-        self, event: BackendState | BackendDrain, now_ns: int, out: list[Command]
-    ) -> None:
-        service = self._service_of.get(event.backend)
-        if service is None:
-            self._counters["backend_unknown"] += 1
-            return
-        before = event.backend in self._up
-        if isinstance(event, BackendDrain):
-            if not self.backends.drain(event.backend, event.draining):
-                return
-            out.append(SetBackendDraining(event.backend, event.draining))
-        else:
-            if not self.backends.reach(event.backend, event.up):
-                return
-            self._counters["backend_changes"] += 1
-            out.append(SetBackendUp(event.backend, event.up))
-        usable = event.backend in self._up
-        if usable is not before:
-            self._strategies[service.id].backend_state(service, event.backend, usable)
-            self.tables.changed(service.id)
-            out.extend(self.tables.take(now_ns))
+    def _about_backend(self, event: Event, now_ns: int, out: list[Command]) -> None:
+        if isinstance(event, BackendState | BackendDrain):
+            service = self._service_of.get(event.backend)
+            if service is None:
+                self._counters["backend_unknown"] += 1
+            else:
+                self.standing.backend_state(service, event, now_ns, out)
+        elif isinstance(event, FlowSigns):
+            self.standing.flow_signs(event, now_ns)
+        elif isinstance(event, RepliesFound):
+            self.standing.replies_found(event, now_ns, out)
+        elif isinstance(event, FlowsEnded):
+            self.standing.flows_ended(event, now_ns, out)
 
 
 _NOBODY = (NO_BACKEND, Mode.REFUSED, Reason.TUPLE_TAKEN)

@@ -29,7 +29,6 @@ ENGINE_COUNTERS: tuple[str, ...] = (
     "binding_answers_unmatched",
     "flow_updates_unmatched",
     "flow_updates_illegal",
-    "backend_changes",
     "backend_unknown",
     "probe_answers_unknown_backend",
 )

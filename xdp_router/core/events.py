@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import Compared, FlowKey, Mode, ProbeAnswer, Reason
+from .model import Compared, FlowKey, Mode, ProbeAnswer, Reason, Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,14 @@ class FlowClosed:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """A backend became usable (``up``) or not: route, neighbour."""
+    """A backend became usable (``up``) or not: route, neighbour.
+
+    ``lost``: it is not, because its next hop answers no more.
+    """
 
     backend: int
     up: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,28 @@ class BackendPath:
     subnets: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FlowSigns:
+    """What XDP has seen of backends' flows since the last one: (backend id, what has come)."""
+
+    news: tuple[tuple[int, Signs], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesFound:
+    """The answer to FindReplies: whether anything was ``heard``."""
+
+    backend: int
+    heard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsEnded:
+    """The answer to EndFlows: all clients were told."""
+
+    backend: int
+
+
 Event = (
     FirstPacket
     | Datagram
@@ -183,4 +209,7 @@ Event = (
     | BackendState
     | BackendDrain
     | BackendPath
+    | FlowSigns
+    | RepliesFound
+    | FlowsEnded
 )

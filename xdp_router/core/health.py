@@ -13,8 +13,11 @@ held down twice as long as the time before. One that comes back gets its share s
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+
+from .model import HealthSettings as HealthSettings
 
 FORGIVEN_NS = 60_000_000_000
 """A backend that has been well for so long, and as long again as it was held down, has no past."""
@@ -39,18 +42,8 @@ class Ill(enum.Enum):
     UNEXPECTED = "unexpected"
 
 
-@dataclass(frozen=True, slots=True)
-class HealthSettings:
-    """``rise``, ``fall``: observations in a row. ``hold_ns``: how long a backend is down at least,
-    at first; it doubles up to ``hold_max_ns``. ``slow_start_ns``: from its return until it has
-    its whole share; 0: at once.
-    """
-
-    rise: int = 2
-    fall: int = 3
-    hold_ns: int = 1_000_000_000
-    hold_max_ns: int = 60_000_000_000
-    slow_start_ns: int = 10_000_000_000
+SILENT = (Ill.UNANSWERED, Ill.UNREACHABLE)
+"""As a server that is gone; one that refuses, or answers otherwise, lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +59,37 @@ class Change:
     """How often it has fallen without having been forgiven."""
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How a backend is, for whoever shows it. Of one that is well ``why`` is of its last fall."""
+
+    well: bool = True
+    since_ns: int = 0
+    """Since when; 0: it never fell, or that is forgiven."""
+    why: Ill | None = None
+    source: Source | None = None
+    held_until_ns: int = 0
+    times: int = 0
+
+
+WELL = Condition()
+
+
 class _State:
     """One backend's."""
 
-    __slots__ = ("bad", "good", "held_until_ns", "hold_ns", "returned_ns", "times", "well")
+    __slots__ = (
+        "bad",
+        "good",
+        "held_until_ns",
+        "hold_ns",
+        "returned_ns",
+        "since_ns",
+        "source",
+        "times",
+        "well",
+        "why",
+    )
 
     def __init__(self) -> None:
         self.well = True
@@ -78,32 +98,63 @@ class _State:
         self.held_until_ns = 0
         self.hold_ns = 0
         self.returned_ns = 0  # 0: it never fell
+        self.since_ns = 0
         self.times = 0
+        self.why: Ill | None = None
+        self.source: Source | None = None
 
 
 class Health:
     """The health of all backends. One that nothing was heard of is well.
 
-    Instants are CLOCK_MONOTONIC nanoseconds, and never go back.
+    Instants are CLOCK_MONOTONIC nanoseconds, and never go back. ``own``: settings of backends
+    that have others than ``settings``; it is the caller's to change.
     """
 
-    def __init__(self, settings: HealthSettings) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: HealthSettings | None = None,
+        own: Mapping[int, HealthSettings] | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else HealthSettings()
+        self._own: Mapping[int, HealthSettings] = own if own is not None else {}
         self._states: dict[int, _State] = {}
+        self._ill: set[int] = set()
+        self._starting: set[int] = set()
 
     def is_well(self, backend: int) -> bool:
         """Whether it may have flows, as far as its health goes."""
-        state = self._states.get(backend)
-        return state is None or state.well
+        return backend not in self._ill
 
     def ill(self) -> frozenset[int]:
         """Those that may not."""
-        return frozenset(each for each, state in self._states.items() if not state.well)
+        return frozenset(self._ill)
+
+    @property
+    def starting(self) -> AbstractSet[int]:
+        """Those that have come back, and may not have their whole share yet."""
+        return self._starting
+
+    def condition(self, backend: int) -> Condition:
+        """How a backend is."""
+        state = self._states.get(backend)
+        if state is None or (state.well and not state.times):
+            return WELL
+        return Condition(
+            state.well,
+            state.since_ns,
+            state.why,
+            state.source,
+            0 if state.well else state.held_until_ns,
+            state.times,
+        )
 
     def forget(self, backends: Iterable[int]) -> None:
         """They are no more, or others have their numbers."""
         for backend in backends:
             self._states.pop(backend, None)
+            self._ill.discard(backend)
+            self._starting.discard(backend)
 
     def heard(self, backend: int, source: Source, why: Ill | None, now_ns: int) -> Change | None:
         """Take in one observation; ``why`` None: a good one. Returns what has changed by it.
@@ -122,45 +173,61 @@ class Health:
             state.good = 0
         elif source is Source.PROBE:
             state.good += 1
-            if state.good >= self.settings.rise and now_ns >= state.held_until_ns:
+            if state.good >= self._settings(backend).rise and now_ns >= state.held_until_ns:
                 return self._rise(backend, state, now_ns)
         return None
 
     def share(self, backend: int, now_ns: int) -> float:
         """Which part of its weight a backend is to have: 1, but while it starts slowly."""
-        state = self._states.get(backend)
-        if state is not None and not state.well:
+        if backend in self._ill:
             return 0.0
-        span_ns = self.settings.slow_start_ns
-        if state is None or not state.returned_ns or not span_ns:
+        if backend not in self._starting:
             return 1.0
-        passed = (now_ns - state.returned_ns) / span_ns
-        return min(1.0, FIRST_SHARE + (1 - FIRST_SHARE) * passed)
+        span_ns = self._settings(backend).slow_start_ns
+        passed = (now_ns - self._states[backend].returned_ns) / span_ns if span_ns else 1.0
+        if passed >= 1.0:
+            self._starting.discard(backend)
+            return 1.0
+        return FIRST_SHARE + (1 - FIRST_SHARE) * passed
+
+    def _settings(self, backend: int) -> HealthSettings:
+        return self._own.get(backend, self.settings)
 
     def _of_one_that_is_well(
         self, backend: int, state: _State, source: Source, why: Ill | None, now_ns: int
     ) -> Change | None:
+        settings = self._settings(backend)
         if why is None:
             state.bad[source] = 0
-            if self._is_forgiven(state, now_ns) and not any(state.bad.values()):
+            if (
+                self._is_forgiven(state, now_ns)
+                and not any(state.bad.values())
+                and backend not in self._starting
+            ):
                 del self._states[backend]
             return None
         state.bad[source] += 1
-        if state.bad[source] < self.settings.fall:
+        if state.bad[source] < settings.fall:
             return None
         if self._is_forgiven(state, now_ns):
             state.hold_ns = state.times = 0
         state.times += 1
-        longer_ns = 2 * state.hold_ns if state.hold_ns else self.settings.hold_ns
-        state.hold_ns = min(longer_ns, self.settings.hold_max_ns)
+        longer_ns = 2 * state.hold_ns if state.hold_ns else settings.hold_ns
+        state.hold_ns = min(longer_ns, settings.hold_max_ns)
         state.held_until_ns = now_ns + state.hold_ns
         state.well, state.good = False, 0
+        state.since_ns, state.why, state.source = now_ns, why, source
+        self._ill.add(backend)
+        self._starting.discard(backend)
         return Change(backend, False, why, source, state.held_until_ns, state.times)
 
     def _rise(self, backend: int, state: _State, now_ns: int) -> Change:
         state.well = True
         state.bad = {Source.PROBE: 0, Source.TRAFFIC: 0}
-        state.returned_ns = now_ns
+        state.returned_ns = state.since_ns = now_ns
+        self._ill.discard(backend)
+        if self._settings(backend).slow_start_ns:
+            self._starting.add(backend)
         return Change(backend, True, times=state.times)
 
     def _is_forgiven(self, state: _State, now_ns: int) -> bool:

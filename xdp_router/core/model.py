@@ -245,6 +245,43 @@ class Scrape:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """How a service's backends are found ill and well.
+
+    ``interval_ns``: how often each is looked at. ``rise``, ``fall``: such looks in a row.
+    ``hold_ns``: how long a backend is down at least, at first; it doubles up to ``hold_max_ns``.
+    ``slow_start_ns``: from its return until it has its whole share; 0: at once.
+    ``reset_on_death``: clients of one that has died are told by a RST.
+    """
+
+    interval_ns: int = 1_000_000_000
+    rise: int = 2
+    fall: int = 3
+    hold_ns: int = 1_000_000_000
+    hold_max_ns: int = 60_000_000_000
+    slow_start_ns: int = 10_000_000_000
+    reset_on_death: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """``struct backend_signs``: how a backend's flows fare. Totals, or what has come to them.
+
+    ``sources``: how often the source prefix of what speaks against it was another one than before,
+    of which ``source`` is a hash.
+    """
+
+    answered: int = 0
+    served: int = 0
+    unanswered: int = 0
+    refused: int = 0
+    cut: int = 0
+    unreachable: int = 0
+    source: int = 0
+    sources: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """A virtual address with its backends. ``id`` indexes ``hash_tables`` and ``tokens``."""
 
@@ -276,6 +313,7 @@ class Service:
     scrape: Scrape | None = None  # None: its backends are not asked
     control_arm: int = 0  # percent of new flows that are not decided by the mode, but ...
     control_arm_by: Mode = Mode.ROUND_ROBIN  # ... in turns, or by HASH
+    health: HealthSettings | None = None  # None: nobody is ill
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ class Roster:
         self.services: dict[int, Service] = {}
         self.service_of: dict[int, Service] = {}  # by backend
         self.strategies: dict[int, Strategy] = {}  # by service
+        self._probed_at: dict[int, tuple[int, int, int]] = {}  # by backend
         self.all_strategies: list[Strategy] = []
         self.by_probed: dict[tuple[int, int, int], tuple[Strategy, ...]] = {}
         """Who probes an endpoint, or may still wait for its answers: mostly one."""
@@ -102,6 +103,7 @@ class Roster:
         waited = {at: found for at, found in self.by_probed.items() if self._is_waited_for(at)}
         for known in (self.services, self.service_of, self.strategies, self.by_probed):
             known.clear()
+        self._probed_at.clear()
         self.by_probed.update(waited)
         for mode, members in by_mode.items():
             for service in members:
@@ -119,10 +121,20 @@ class Roster:
         self.strategies[service.id] = strategy
         for backend in service.backends:
             self.service_of[backend.id] = service
-            at = probed_endpoint(backend)
-            found = self.by_probed.get((at.addr, at.port, at.proto), ())
+            endpoint = probed_endpoint(backend)
+            at = self._probed_at[backend.id] = endpoint.addr, endpoint.port, endpoint.proto
+            found = self.by_probed.get(at, ())
             if strategy not in found:
-                self.by_probed[at.addr, at.port, at.proto] = (*found, strategy)
+                self.by_probed[at] = (*found, strategy)
+
+    def backend_state(self, service: Service, backend: int, up: bool) -> None:
+        """A backend of the service may be chosen, or may not: whoever probes it gets to know. A
+        race that began before the service had its mode may still wait for it."""
+        whose = self.strategies[service.id]
+        whose.backend_state(service, backend, up)
+        for strategy in self.by_probed.get(self._probed_at[backend], ()):
+            if strategy is not whose:
+                strategy.backend_state(service, backend, up)
 
     # Modes, and what they go by
 

@@ -82,7 +82,7 @@ def scores(candidates: Sequence[Measured], weights: ScoreWeights, noise_ns: int 
     return out
 
 
-def pick_weights(scored: Sequence[Terms], weights: Sequence[int]) -> list[float]:
+def pick_weights(scored: Sequence[Terms], weights: Sequence[float]) -> list[float]:
     """How often each is to be picked, in proportion. ``weights``: as configured.
 
     If nobody has a score, the weights alone decide.

@@ -117,6 +117,7 @@ class Lab:
         fallback: str | None = None,
         family: Family = 4,
         protocol: str = "tcp",
+        keys: str = "",
     ) -> str:
         """The router.toml for this lab: see ``LabSpec.config_toml``."""
         return self.spec.config_toml(
@@ -126,6 +127,7 @@ class Lab:
             fallback=fallback,
             family=family,
             protocol=protocol,
+            keys=keys,
         )
 
     # Building

@@ -55,6 +55,9 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     # decisions and backends
     ("decisions_total", Kind.COUNTER, ("service", "mode", "reason"), "decisions by how and why"),
     ("backend_up", Kind.GAUGE, _BACKEND, "1 if the backend may be chosen, else 0"),
+    ("backend_well", Kind.GAUGE, _BACKEND, "1 if the backend is well, 0 if it is ill or dead"),
+    ("backend_falls_total", Kind.COUNTER, _BACKEND, "how often the backend was found ill"),
+    ("flows_ended_total", Kind.COUNTER, (), "flows ended because their backend had died"),
     ("probe_rtt_seconds", Kind.GAUGE, _BACKEND, "round trip of the newest probe that was answered"),
     ("probe_results_total", Kind.COUNTER, (*_BACKEND, "result"), "what became of probes and races"),
     ("scrapes_total", Kind.COUNTER, (*_BACKEND, "result"), "requests for a backend's metrics"),

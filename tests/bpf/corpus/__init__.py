@@ -33,6 +33,7 @@ from . import (
     probes,
     quic,
     restart,
+    signs,
     stateless,
     sticky,
     takeover,
@@ -89,4 +90,5 @@ CASES = [
     *inline.CASES,
     *control_arm.CASES,
     *loads.CASES,
+    *signs.CASES,
 ]

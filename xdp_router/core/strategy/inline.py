@@ -78,6 +78,7 @@ class InlineStrategy:
         usable = [b for b in service.backends if b.id in self._up and b.id not in excluded]
         if not usable:
             return Evidence(), (Verdict(first, NO_BACKEND, Reason.NO_CANDIDATE, Mode.INLINE),)
+        usable = self._shared.not_held_back(usable, now_ns)
         two = some_of(usable, CHOICES, self._shared.draw)
         if self._shared.draw(2):  # of equals either may be the one
             two.reverse()

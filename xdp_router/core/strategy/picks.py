@@ -11,9 +11,8 @@ from ..events import FirstPacket
 from ..model import NO_BACKEND, Backend, Scored, Service, Snapshot
 from ..pick_table import EMPTY_PICKS, differs, lay_out, slot_counts
 from ..score import Measured, Terms, pick_weights, scores
-from ..score_inputs import ScoreInputs
 from .base import Evidence
-from .probing import Draw
+from .probing import Draw, Shared
 from .subject import Subject
 
 SETTLE_NS = 5_000_000
@@ -75,7 +74,7 @@ class Picks:
         """Whether flows may be decided by the table."""
         return self.is_live and now_ns - self.made_ns <= self.service.snapshot_age_ns
 
-    def look(self, up: AbstractSet[int], inputs: ScoreInputs, noise_ns: int, now_ns: int) -> bool:
+    def look(self, up: AbstractSet[int], shared: Shared, noise_ns: int, now_ns: int) -> bool:
         """Make the table anew. False: it is not worth to be published, or too early."""
         service = self.service
         self.looked_ns = now_ns
@@ -105,13 +104,15 @@ class Picks:
             return False
         made_ns = max((subject.evidence_ns for _, subject in known), default=now_ns)
         measured = [
-            inputs.measured(
+            shared.inputs.measured(
                 backend.id, subject.estimator.rtt_ns(now_ns), service.score_age_ns, now_ns
             )
             for backend, subject in known
         ]
         scored = scores(measured, service.score, noise_ns)
-        weights = pick_weights(scored, [backend.weight for backend, _ in known])
+        share = shared.health.share
+        own = [backend.weight * share(backend.id, now_ns) for backend, _ in known]
+        weights = pick_weights(scored, own)
         by_id = dict(zip((backend.id for backend, _ in known), slot_counts(weights), strict=True))
         counts = tuple(by_id.get(backend.id, 0) for backend in service.backends)
         worn = now_ns - self.made_ns >= service.snapshot_age_ns // 2 and made_ns > self.made_ns

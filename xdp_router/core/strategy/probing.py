@@ -8,7 +8,9 @@ what a server has to bear, both go by the endpoint that is probed.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..events import ProbeReply
 from ..model import Backend, Endpoint, ProbeAnswer
@@ -124,6 +126,8 @@ class Load:
     open: int = 0
 
 
+_PARTS = 1 << 16
+
 LoadOf = Callable[[int], Load]
 """By backend id."""
 
@@ -131,6 +135,39 @@ LoadOf = Callable[[int], Load]
 def no_load(_backend: int) -> Load:
     """Nothing is known of anybody."""
     return Load()
+
+
+class ProbeSink(Protocol):
+    """Who is told what becomes of probes, by whoever has sent them, and whom that holds back."""
+
+    def asked(self, backend: int, sent_ns: int) -> None:
+        """A probe has left, and was not answered yet."""
+
+    def answered(self, backend: int, answer: ProbeAnswer, now_ns: int) -> None:
+        """One was answered, well or badly. What nobody answered is not told."""
+
+    @property
+    def starting(self) -> AbstractSet[int]:
+        """Backends that have just come back, and get their share by and by."""
+
+    def share(self, backend: int, now_ns: int) -> float:
+        """Which part of its weight a backend is to have, from 0 to 1."""
+
+
+class NoSink:
+    """Nobody is told, and everybody has all of its weight."""
+
+    starting: AbstractSet[int] = frozenset()
+
+    def asked(self, backend: int, sent_ns: int) -> None:
+        """Nothing."""
+
+    def answered(self, backend: int, answer: ProbeAnswer, now_ns: int) -> None:
+        """Nothing."""
+
+    def share(self, backend: int, now_ns: int) -> float:
+        """All of it."""
+        return 1.0
 
 
 def no_draw(_count: int) -> int:
@@ -146,6 +183,21 @@ class Shared:
     inputs: ScoreInputs = field(default_factory=ScoreInputs)
     draw: Draw = no_draw
     load_of: LoadOf = no_load
+    health: ProbeSink = field(default_factory=NoSink)
+
+    def not_held_back(self, backends: list[Backend], now_ns: int) -> list[Backend]:
+        """Without those that have just come back and whose turn it is not, by chance: each takes
+        part as often as its share says. All of them if nobody were left."""
+        starting = self.health.starting
+        if not starting or starting.isdisjoint(each.id for each in backends):
+            return backends
+        share = self.health.share
+        left = [
+            each
+            for each in backends
+            if each.id not in starting or self.draw(_PARTS) < share(each.id, now_ns) * _PARTS
+        ]
+        return left or backends
 
 
 def some_of(backends: Sequence[Backend], count: int, draw: Draw) -> list[Backend]:

@@ -222,6 +222,7 @@ class RaceStrategy:
             return Evidence(), (Verdict(first, NO_BACKEND, Reason.NO_CANDIDATE),)
         deadline_ns = max(first.seen_ns + service.deadline_ns, now_ns + LATE_GRACE_NS)
         race = _Race(service, first, deadline_ns)
+        candidates = self._shared.not_held_back(candidates, now_ns)
         candidates = some_of(candidates, service.candidates, self._shared.draw)
         # Whoever is asked first has a head start of some microseconds over an equal: each
         # has it in turn, as often as its weight says.
@@ -274,6 +275,8 @@ class RaceStrategy:
             if probe.record.answered_ns:  # the answer was handled first
                 self._measured(probe)
                 self._drop(probe)
+            else:
+                self._shared.health.asked(event.backend, event.sent_ns)
             return ()
         self._counters["probes_not_sent"] += 1
         if not probe.record.answered_ns:
@@ -288,14 +291,14 @@ class RaceStrategy:
     def probe_replies(self, events: Sequence[ProbeReply], now_ns: int) -> Sequence[Step]:
         """Note all answers, then decide the races that can be."""
         steps: Sequence[Step] = ()
-        for race in [self._note(event) for event in events]:
+        for race in [self._note(event, now_ns) for event in events]:
             if race is None or race.decided_ns:
                 continue
             found = self._won(race, now_ns) if race.arrived else self._refused_by_all(race, now_ns)
             steps = [*steps, *found] if steps else found
         return steps
 
-    def _note(self, event: ProbeReply) -> _Race | None:
+    def _note(self, event: ProbeReply, now_ns: int) -> _Race | None:
         """The race that an answer belongs to."""
         probe = self._probes.get(key_of_answer(event))
         answer = None
@@ -315,6 +318,7 @@ class RaceStrategy:
             self._drop(probe)
         stats = self._stats[record.backend]
         self._counters[COUNTED_AS[answer]] += 1
+        self._shared.health.answered(record.backend, answer, now_ns)
         if answer in GOOD:
             stats.answers += 1
             race.answered.append(record.backend)

@@ -293,6 +293,7 @@ class SnapshotStrategy:
         if probe.answered_ns:  # the answer was handled first
             self._measured(probe, now_ns)
         else:
+            self._shared.health.asked(event.backend, event.sent_ns)
             self._set_timer(event.sent_ns + subject.patience_ns(), subject)
         return ()
 
@@ -311,6 +312,7 @@ class SnapshotStrategy:
             self._counters["probe_answers_unmatched"] += 1
             return
         self._counters[COUNTED_AS[answer]] += 1
+        self._shared.health.answered(probe.backend.id, answer, now_ns)
         probe.answer = answer
         probe.answered_ns = event.received_ns
         if probe.sent_ns:
@@ -439,7 +441,7 @@ class SnapshotStrategy:
         if self._picks.get(service.id) is not picks:
             return []  # a timer of a service that has another mode by now
         steps: list[Step] = []
-        if picks.look(self._up, self._shared.inputs, self._noise_ns, now_ns):
+        if picks.look(self._up, self._shared, self._noise_ns, now_ns):
             self._counters["snapshots_published"] += 1
             self._counters["snapshots_empty"] += not picks.snapshot.scored
             steps.append(PublishPickTable(service.id, picks.slots, picks.made_ns))

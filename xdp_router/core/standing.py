@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every backend stands: reached, draining, ill, dead; and what follows from it.
+
+    ill   gets no new flows, and keeps those that it has
+    dead  ill, silent, and nothing of its flows is heard: their clients are told by RSTs
+
+If all backends of a service that could be chosen are ill, that is ignored (fail open): whether
+probes are at fault or the backends, a flow that is tried is better off than one that is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from .availability import Availability
+from .commands import (
+    Command,
+    EndFlows,
+    FindReplies,
+    HealthNews,
+    LogFailOpen,
+    LogHealth,
+    SetBackendDead,
+    SetBackendDraining,
+    SetBackendShare,
+    SetBackendUp,
+)
+from .events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
+from .hash_tables import HashTables
+from .health import Change, Condition, Source
+from .health_watch import BATCH, COST_NS, HealthWatch, Seen, Server
+from .model import Backend, Mode, Service
+from .roster import Roster
+
+WHOLE_SHARE = 256
+"""What a share in mode ``inline`` is out of."""
+AT_ONCE = 256
+"""Backends of one server that are looked at together: less than 1 ms."""
+SPARED_MOST = 32
+"""Intervals until it is looked again, at most, for replies of a backend that had some."""
+
+
+class Standing:
+    """Of all backends of one engine. ``backends`` is what others look at."""
+
+    def __init__(
+        self, watch: HealthWatch, backends: Availability, roster: Roster, tables: HashTables
+    ) -> None:
+        """``roster`` and ``tables`` go by ``backends``, and are told."""
+        self.backends = backends
+        self.watch = watch
+        self._roster = roster
+        self._tables = tables
+        self._ill: dict[int, set[int]] = {}  # by service; as far as it was told
+        self._dead: dict[int, bool] = {}  # whether all of its clients were told
+        self._finding: set[int] = set()
+        self._spared: dict[int, tuple[int, int]] = {}  # looked again at, and how much later then
+        self._shares: dict[int, int] = {}
+        self._open: set[int] = set()  # services whose backends are all ill
+        self._changes: deque[Change] = deque()
+        self._rest: tuple[Iterator[Backend], Server, Seen] | None = None
+        """Of the server that is looked at: those of its backends that are still to come."""
+        self._free_ns = 0
+        self.falls: dict[int, int] = {}
+        """By backend id: how often it was found ill since the start."""
+        self.counters = dict.fromkeys(("backend_changes", "backends_ill", "backends_dead"), 0)
+
+    # What is known
+
+    def condition(self, backend: int) -> Condition | None:
+        """How a backend is; None: its health is not looked at."""
+        if not self.watch.is_watched(backend):
+            return None
+        return self.watch.health.condition(backend)
+
+    def is_dead(self, backend: int) -> bool:
+        """Whether it has died, and its flows' clients are told."""
+        return backend in self._dead
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """Ids of those that have died."""
+        return frozenset(self._dead)
+
+    @property
+    def failing_open(self) -> frozenset[int]:
+        """Ids of the services whose backends are all ill, which is ignored."""
+        return frozenset(self._open)
+
+    def add_counters(self, totals: dict[str, int]) -> dict[str, int]:
+        """``totals`` with these added."""
+        for counters in (self.counters, self.watch.counters):
+            for name, value in counters.items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
+
+    # What happens
+
+    def begin(self, up: Iterable[int], draining: Iterable[int]) -> None:
+        """Take these backends for up, before anything else."""
+        known = self._roster.service_of.keys()
+        self.backends.begin(known & up, known & draining)
+        for backend in self.backends.reached:
+            self.watch.reached(backend, True, False, 0)
+        for backend in self.backends.usable:
+            service = self._roster.service_of[backend]
+            self._roster.backend_state(service, backend, True)
+
+    def backend_state(
+        self, service: Service, event: BackendState | BackendDrain, now_ns: int, out: list[Command]
+    ) -> None:
+        """A backend is reached or not, drains or not."""
+        backend = event.backend
+        if isinstance(event, BackendDrain):
+            if not self._change(
+                service,
+                backend,
+                lambda: self.backends.drain(backend, event.draining),
+                now_ns,
+                out,
+                SetBackendDraining(backend, event.draining),
+            ):
+                return
+        else:
+            self.watch.reached(backend, event.up, event.lost, now_ns)
+            if not self._change(
+                service, backend, lambda: self.backends.reach(backend, event.up), now_ns, out
+            ):
+                return
+            self.counters["backend_changes"] += 1
+        self._settle(service, now_ns, out)
+
+    def flow_signs(self, event: FlowSigns, now_ns: int) -> None:
+        """What flows have shown."""
+        self.watch.signs(event, now_ns)
+
+    def replies_found(self, event: RepliesFound, now_ns: int, out: list[Command]) -> None:
+        """A backend that is silent was heard on its flows, or it was not: it has died."""
+        backend = event.backend
+        service = self._roster.service_of.get(backend)
+        if backend not in self._finding or service is None:
+            return
+        self._finding.discard(backend)
+        server = self.watch.server_of(backend)
+        if server is None or not server.silences or backend not in self._ill.get(service.id, ()):
+            return  # it is back by now
+        if event.heard:
+            self._spare(server, backend)
+            return
+        self._dead[backend] = False
+        self.counters["backends_dead"] += 1
+        # The flag goes up before anybody is told: who speaks meanwhile is answered by XDP.
+        out.append(SetBackendDead(backend, True))
+        out.append(LogHealth(backend, HealthNews.DEAD))
+        out.append(EndFlows(backend))
+        self._settle(service, now_ns, out)
+
+    def flows_ended(self, event: FlowsEnded, now_ns: int, out: list[Command]) -> None:
+        """All clients of a dead backend were told."""
+        service = self._roster.service_of.get(event.backend)
+        if event.backend in self._dead and service is not None:
+            self._dead[event.backend] = True
+            self._settle(service, now_ns, out)
+
+    def apply(
+        self, before: Iterable[Service], services: Iterable[Service], now_ns: int
+    ) -> list[Command]:
+        """Have these services from now on, which the roster has by now."""
+        out: list[Command] = []
+        now = {service.id: service for service in services}
+        was = {service.id: service for service in before}
+        touched = dict.fromkeys(self._open | self._ill.keys())
+        for backend in self.watch.apply(was.values(), now.values()):
+            service = self._forget(backend, out)
+            if service is not None:
+                touched[service.id] = None
+        for service in now.values():
+            if was.get(service.id) is service:
+                continue
+            for each in service.backends:
+                if self.backends.is_reached(each.id):
+                    self.watch.reached(each.id, True, False, now_ns)
+        for number in list(self._dead):
+            if not self.watch.own[number].reset_on_death:
+                del self._dead[number]
+                out.append(SetBackendDead(number, False))
+                touched[self._roster.service_of[number].id] = None
+        for number in touched:
+            if number in now:
+                self._settle(now[number], now_ns, out)
+            else:
+                self._ill.pop(number, None)
+                self._open.discard(number)
+        return out
+
+    def _forget(self, backend: int, out: list[Command]) -> Service | None:
+        """It is not watched any more, or otherwise. Returns its service, if it still has one."""
+        dead = self._dead.pop(backend, None) is not None
+        shared = self._shares.pop(backend, 0)
+        self._spared.pop(backend, None)
+        self.falls.pop(backend, None)
+        self._finding.discard(backend)
+        for members in self._ill.values():
+            members.discard(backend)
+        service = self._roster.service_of.get(backend)
+        if service is not None:  # else what stands in the maps is nobody's affair
+            if dead:
+                out.append(SetBackendDead(backend, False))
+            if shared:
+                out.append(SetBackendShare(backend, 0))
+        return service
+
+    # Time
+
+    def deadline(self) -> int | None:
+        """When the next look is due, and the last work is paid for."""
+        if self._changes or self._rest is not None:
+            return self._free_ns
+        due_ns = self.watch.deadline()
+        return None if due_ns is None else max(due_ns, self._free_ns)
+
+    def expire(self, now_ns: int, out: list[Command]) -> None:
+        """Look at the servers whose turn it is; a batch of them."""
+        if now_ns < self._free_ns:
+            return
+        work = self._tell_some(0, now_ns, out)
+        if work < BATCH:
+            work = self._tell_some(work + self._look_on(now_ns, out), now_ns, out)
+        while work < BATCH and self._rest is None:
+            found = self.watch.next_turn(now_ns)
+            if found is None:
+                break
+            server, seen, command = found
+            if command is not None:
+                out.append(command)
+            self._rest = iter(self.watch.backends_of(server)), server, seen
+            work = self._tell_some(work + 1 + self._look_on(now_ns, out), now_ns, out)
+        if work:
+            self._free_ns = now_ns + work * COST_NS
+
+    def _tell_some(self, work: int, now_ns: int, out: list[Command]) -> int:
+        """One host that goes may be thousands of backends: as many at once as work allows."""
+        while self._changes and work < BATCH:
+            self._told(self._changes.popleft(), now_ns, out)
+            work += 1
+        return work
+
+    def _look_on(self, now_ns: int, out: list[Command]) -> int:
+        """Go on with the server whose turn it is: it may be thousands of backends. Returns how
+        much work that was."""
+        if self._rest is None:
+            return 0
+        backends, server, seen = self._rest
+        some = list(islice(backends, AT_ONCE))
+        if len(some) < AT_ONCE:
+            self._rest = None
+        for backend in some:
+            if self.watch.is_watched(backend.id):
+                self._look(server, backend, seen, now_ns, out)
+        return len(some) // BATCH
+
+    def _look(
+        self, server: Server, backend: Backend, seen: Seen, now_ns: int, out: list[Command]
+    ) -> None:
+        heard = self.watch.health.heard
+        if seen.heard:
+            change = heard(backend.id, Source.PROBE, seen.why, now_ns)
+            if change is not None:
+                self._changes.append(change)
+        traffic = self.watch.traffic(server, backend, seen)
+        if traffic.heard:
+            change = heard(backend.id, Source.TRAFFIC, traffic.why, now_ns)
+            if change is not None:
+                self._changes.append(change)
+        if backend.id in self.watch.starting or backend.id in self._shares:
+            self._share_out(backend, now_ns, out)
+        if server.silences:
+            self._suspect(server, backend, now_ns, out)
+        else:
+            self._spared.pop(backend.id, None)
+
+    def _told(self, change: Change, now_ns: int, out: list[Command]) -> None:
+        """A backend is ill, or well again: who chooses gets to know."""
+        backend = change.backend
+        service = self._roster.service_of.get(backend)
+        if service is None or not self.watch.is_watched(backend):
+            return
+        ill = self._ill.setdefault(service.id, set())
+        if change.well:
+            ill.discard(backend)
+            if self._dead.pop(backend, None) is not None:
+                out.append(SetBackendDead(backend, False))
+            self._share_out(service_backend(service, backend), now_ns, out)
+            out.append(LogHealth(backend, HealthNews.WELL, times=change.times))
+        else:
+            ill.add(backend)
+            self.falls[backend] = self.falls.get(backend, 0) + 1
+            self.counters["backends_ill"] += 1
+            why = change.why.value if change.why is not None else ""
+            source = change.source.value if change.source is not None else ""
+            held_ns = max(change.held_until_ns - now_ns, 0)
+            out.append(LogHealth(backend, HealthNews.ILL, why, source, held_ns, change.times))
+        self._settle(service, now_ns, out)
+        if not change.well:
+            server = self.watch.server_of(backend)
+            if server is not None and server.silences:
+                self._suspect(server, service_backend(service, backend), now_ns, out)
+
+    def _suspect(self, server: Server, backend: Backend, now_ns: int, out: list[Command]) -> None:
+        """Its probes are silent. If its flows are, too, it has died."""
+        number = backend.id
+        settings = self.watch.own[number]
+        again, _ = self._spared.get(number, (0, 1))
+        if (
+            not settings.reset_on_death
+            or server.silences < max(settings.fall, again)
+            or number in self._dead
+            or number in self._finding
+            or number not in self._ill.get(backend.service, ())
+        ):
+            return
+        if self._is_outage(server, backend, settings.fall * server.interval_ns):
+            self._spare(server, number)
+            return
+        since_ns = max(server.silent_ns, now_ns - settings.fall * server.interval_ns)
+        if self.watch.heard_ns.get(number, 0) > since_ns:
+            return
+        self._finding.add(number)
+        out.append(FindReplies(number, since_ns))
+
+    def _spare(self, server: Server, backend: int) -> None:
+        """It is not taken for dead for now: looked at again later, and ever later."""
+        _, later = self._spared.get(backend, (0, 1))
+        self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
+
+    def _is_outage(self, server: Server, backend: Backend, span_ns: int) -> bool:
+        """Whether others of its service have fallen silent together with it, and nobody is well:
+        then it is the way to them, and their connections are better off with waiting."""
+        service = self._roster.service_of[backend.id]
+        together = False
+        for each in service.backends:
+            other = self.watch.server_of(each.id)
+            if other is None or other is server or self.backends.is_draining(each.id):
+                continue
+            if other.silences:
+                together |= abs(other.silent_ns - server.silent_ns) <= span_ns
+            elif each.id in self.backends.usable:
+                return False
+        return together
+
+    def _share_out(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
+        """XDP has its share of one that comes back, where it picks by what it sees of flows."""
+        if self._roster.mode_of(backend.service) is not Mode.INLINE:
+            share = 0
+        else:
+            part = self.watch.share(backend.id, now_ns)
+            share = max(1, int(part * WHOLE_SHARE)) if part < 1 else 0
+        if self._shares.get(backend.id, 0) != share:
+            out.append(SetBackendShare(backend.id, share))
+        if share:
+            self._shares[backend.id] = share
+        else:
+            self._shares.pop(backend.id, None)
+
+    # What follows
+
+    def _settle(self, service: Service, now_ns: int, out: list[Command]) -> None:
+        """Leave out those of a service that are ill, unless nobody else is left."""
+        ill = self._ill.get(service.id, set())
+        known = self.backends
+        # Those that are dead are tried by nobody before all of their clients were told.
+        out_of_it = [
+            each.id
+            for each in service.backends
+            if each.id in ill or each.id in self._dead or known.is_left_out(each.id)
+        ]
+        if not out_of_it:
+            self._fail_open(service, False, out)
+            return
+        members = [
+            each.id
+            for each in service.backends
+            if known.is_reached(each.id) and not known.is_draining(each.id)
+        ]
+        is_open = bool(members) and ill.issuperset(members)
+        self._fail_open(service, is_open, out)
+        for each in out_of_it:
+            if is_open and self._dead.get(each):
+                del self._dead[each]
+                server = self.watch.server_of(each)
+                silences = server.silences if server is not None else 0
+                self._spared[each] = silences + SPARED_MOST, 1  # those who come now have time
+                out.append(SetBackendDead(each, False))
+        for each in out_of_it:
+            left_out = each in self._dead or (each in ill and not is_open)
+            self._leave_out(service, each, left_out, now_ns, out)
+
+    def _leave_out(
+        self, service: Service, backend: int, left_out: bool, now_ns: int, out: list[Command]
+    ) -> None:
+        self._change(
+            service, backend, lambda: self.backends.leave_out(backend, left_out), now_ns, out
+        )
+
+    def _fail_open(self, service: Service, begins: bool, out: list[Command]) -> None:
+        if (service.id in self._open) is begins:
+            return
+        (self._open.add if begins else self._open.discard)(service.id)
+        out.append(LogFailOpen(service.id, begins))
+
+    def _change(
+        self,
+        service: Service,
+        backend: int,
+        change: Callable[[], bool],
+        now_ns: int,
+        out: list[Command],
+        command: Command | None = None,
+    ) -> bool:
+        """Do it, and have maps, strategies and tables follow. False: it was no news."""
+        was_up, was_usable = self.backends.is_up(backend), backend in self.backends.usable
+        if not change():
+            return False
+        if command is not None:
+            out.append(command)
+        up, usable = self.backends.is_up(backend), backend in self.backends.usable
+        if up is not was_up:
+            out.append(SetBackendUp(backend, up))
+        if usable is not was_usable:
+            self._roster.backend_state(service, backend, usable)
+            self._tables.changed(service.id)
+            out.extend(self._tables.take(now_ns))
+        return True
+
+
+def service_backend(service: Service, number: int) -> Backend:
+    """The backend of a service with this id. Raise StopIteration if there is none."""
+    return next(each for each in service.backends if each.id == number)
