@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from xdp_router.core import abi
 from xdp_router.daemon.aging import Ager
 from xdp_router.daemon.usage_keeper import UsageKeeper
 
+SOON = dataclasses.replace(SETTINGS, flow_idle_ns=60_000_000_000)
+"""What was seen last when the machine began to run is idle, however short that is ago."""
 KEY = abi.pack_flow_key(abi.flow_key_from_bytes(bytes(16)))
 
 
@@ -34,7 +37,7 @@ def put(router: SmallRouter, port: int, last_seen_ns: int) -> None:
 def sweep(router: SmallRouter, keeper: UsageKeeper) -> None:
     """One sweep of an ager."""
     maps = router.maps
-    ager = Ager(maps.flow_table, maps.pending_flows, SETTINGS, lambda _closed: None, usage=keeper)
+    ager = Ager(maps.flow_table, maps.pending_flows, SOON, lambda _closed: None, usage=keeper)
     asyncio.run(ager.sweep())
 
 
