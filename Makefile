@@ -26,7 +26,7 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps build check format test demo bench dist install uninstall clean
+.PHONY: help deps bench-deps build check format test demo chaos bench dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ test: deps ## all tests; as root (sudo make test), else those that need root are
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
 	@$(BIN)/xdp-router lab demo
+
+chaos: deps ## CHAOS_S=600 seconds of random trouble under 200 clients; as root
+	@$(MAKE) build
+	@export CHAOS_S="$${CHAOS_S:-600}" CHAOS_SEED="$${CHAOS_SEED:-$$RANDOM}"; \
+	echo "chaos: $$CHAOS_S s, CHAOS_SEED=$$CHAOS_SEED"; \
+	$(BIN)/python -m pytest -q --capture=no -o faulthandler_timeout=0 $(PYTEST_ARGS) tests/e2e/test_chaos.py
 
 bench: bench-deps ## measure, print a table, write bench-results/; as root
 	@$(MAKE) build
