@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .cast import BY_NAME, backend_name
-from .schedule import FLOODS, OF_BACKEND, OF_LINK, Kind, Trouble
+from .schedule import FLOODS, OF_BACKEND, OF_DAEMON, OF_HOST, OF_LINK, Kind, Trouble
 
 
 class End(enum.Enum):
@@ -84,8 +84,8 @@ class Rules:
 
     ``patience_s``: how long a client waits for an answer. ``resent`` SYNs beyond the first are
     enough, ``resent_flood`` in a flood, whose packets fill the wires. ``grace_s``: after a trouble
-    its traces may still be seen. ``stall_ends_s``: a server that is stopped for longer may be
-    found dead, and then its connections are ended; None: never.
+    its traces may still be seen. ``dead_after_s``: a host that is stopped, or whose link is down,
+    for longer may be found dead, and then its connections are ended; None: it never is.
     """
 
     patience_s: float = 20.0
@@ -94,7 +94,7 @@ class Rules:
     grace_s: float = 1.0
     settle_s: float = 0.5
     overrun_s: float = 5.0
-    stall_ends_s: float | None = None
+    dead_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,12 @@ class Judge:
             return Verdict(lawful, f"unreachable{': a link was down' * lawful}")
         if self._at_hosts(story, (Kind.KILL,)):
             return Verdict(True, f"{story.end.value}: its server was killed")
-        stalled = [
-            each
-            for each in self._at_hosts(story, (Kind.STALL,))
-            if self.rules.stall_ends_s is not None
-            and (each.lasted_s is None or each.lasted_s >= self.rules.stall_ends_s)
-        ]
-        if stalled and story.end is not End.MOVED:
-            return Verdict(True, f"{story.end.value}: its server was stopped for long")
+        dead_after_s = self.rules.dead_after_s
+        if dead_after_s is not None and any(
+            each.lasted_s is None or each.lasted_s >= dead_after_s
+            for each in self._at_hosts(story, tuple(OF_HOST))
+        ):
+            return Verdict(True, f"{story.end.value}: its host may have been found dead")
         if story.end is End.SILENT:
             late = [
                 each
@@ -210,6 +208,20 @@ class Judge:
         return Verdict(False, f"accepted only after {story.resent + 1} SYNs without a cause")
 
     # For whoever has to find out
+
+    def late_by(self, story: Story) -> str:
+        """What a SYN that was sent again had met, in a word: the likeliest first."""
+        until_s = story.ended_s if story.connected_s is None else story.connected_s
+        if self._links(story, story.started_s, until_s):
+            return "links"
+        for kinds, word in ((OF_DAEMON, "the daemon"), (FLOODS, "floods")):
+            if any(
+                each.trouble.kind in kinds
+                and each.touches(story.started_s, until_s, self.rules.grace_s)
+                for each in self.troubles
+            ):
+                return word
+        return "nothing"
 
     def around(self, story: Story, margin_s: float = 3.0) -> Iterator[Done]:
         """What went on about the time when it got on no more."""

@@ -61,11 +61,14 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     lawful = tally(verdict for _, verdict in verdicts if verdict.lawful)
     yield from _columns({name: str(number) for name, number in lawful.items()})
     waits = sorted(story.slowest_s for story, _ in verdicts) or [0.0]
-    late = sum(story.resent > 0 for story, _ in verdicts)
     yield (
         f"longest wait for an answer {waits[-1]:.1f} s, of 99 % of connections "
-        f"{waits[len(waits) * 99 // 100]:.2f} s; SYNs sent again by {late}"
+        f"{waits[len(waits) * 99 // 100]:.2f} s"
     )
+    judge = Judge(outcome.rules, outcome.troubles)
+    late = Counter(judge.late_by(story) for story, _ in verdicts if story.resent)
+    causes = ", ".join(f"{number} beside {cause}" for cause, number in sorted(late.items()))
+    yield f"SYNs sent again by {late.total()} connections{f': {causes}' * bool(causes)}"
     yield from _columns(outcome.figures)
     unlawful = [(story, verdict) for story, verdict in verdicts if not verdict.lawful]
     yield f"unlawful: {len(unlawful)} connections, {len(outcome.faults)} other faults"

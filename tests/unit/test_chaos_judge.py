@@ -79,12 +79,14 @@ def test_nobody_knows_who_refused() -> None:
     assert not lawful(story, done(Kind.KILL, "u1"))
 
 
-def test_a_stop_may_end_connections_if_that_is_a_rule() -> None:
-    """A server that is stopped for long may be found dead."""
+def test_a_dead_host_may_end_connections_if_that_is_a_rule() -> None:
+    """One that is stopped, or not reached, for long may be found dead."""
     story = ended(End.RESET)
     stall = done(Kind.STALL, "b1", 107, 110)
     assert not lawful(story, stall)
-    rules = Rules(stall_ends_s=2.0)
+    rules = Rules(dead_after_s=2.0)
+    assert lawful(story, done(Kind.ROUTER_FLAP, "b1", 107, 110), rules=rules)
+    assert not lawful(story, done(Kind.CLIENT_FLAP, "", 107, 110), rules=rules)
     assert lawful(story, stall, rules=rules)
     assert lawful(story, done(Kind.STALL, "b1", 107, None), rules=rules)
     assert not lawful(story, done(Kind.STALL, "b1", 108.5, 110), rules=rules)
@@ -135,6 +137,20 @@ def test_accepted_by_the_first_syn_or_the_second() -> None:
     flood = done(Kind.SYN_FLOOD, "", 99, 103)
     assert lawful(late, flood)
     assert not lawful(dataclasses.replace(late, resent=RULES.resent_flood + 1), flood)
+
+
+def test_why_a_syn_was_sent_again() -> None:
+    """By what went on between the first and the acceptance."""
+    late = dataclasses.replace(LIFE, resent=1, connected_s=101.0)
+    assert Judge(RULES).late_by(late) == "nothing"
+    for kind, target, word in (
+        (Kind.CLIENT_FLAP, "", "links"),
+        (Kind.RESTART, "", "the daemon"),
+        (Kind.UDP_FLOOD, "", "floods"),
+        (Kind.STALL, "b1", "nothing"),
+    ):
+        assert Judge(RULES, [done(kind, target, 99, 100.5)]).late_by(late) == word
+        assert Judge(RULES, [done(kind, target, 102, 103)]).late_by(late) == "nothing"
 
 
 def test_what_leaks_is_told() -> None:
