@@ -55,6 +55,15 @@ def complaints(before: Quiet, after: Quiet) -> list[str]:
     return found
 
 
+def uncounted(compared: Mapping[str, int], counted: Mapping[str, float]) -> list[str]:
+    """Bytes that clients have had compared, and totals that have fewer; by backend."""
+    return [
+        f"{octets} bytes by {name} were compared, and {counted[name]:.0f} counted"
+        for name, octets in compared.items()
+        if name in counted and counted[name] < octets
+    ]
+
+
 def went_back(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     """Totals that are lower than they were."""
     return [

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tests.support.router import Router
 from xdp_router.adapters.control import ControlError
 
 from . import leaks, quiet
-from .cast import FLOW_IDLE_S, LINGER_S, Wishes
+from .cast import FLOW_IDLE_S, LINGER_S, Wishes, backend_name
 from .doers import Doers, Flooder
 from .judge import Done, Judge, Rules
 from .report import Outcome
@@ -35,6 +36,8 @@ BEGIN_S = 90.0
 POLL_S = 0.1
 SAMPLE_S = 2.0
 END_S = 60.0
+SWEEP_S = 20.0
+"""Within that a busy machine sweeps its tables once more."""
 TOTALS = ("xdp_router_packets", "xdp_router_bytes", "xdp_router_flows")
 _SPARE_S = 30.0
 """What a busy machine may need beyond the lifetimes until the tables are empty."""
@@ -130,6 +133,7 @@ class ChaosRun:
             if not self._clients.ready:
                 outcome.faults.append("the clients ended before they were done")
             self._quiet(before)
+            self._count()
             self._look_at_logs()
         return outcome
 
@@ -215,15 +219,18 @@ class ChaosRun:
     def _sample(self) -> None:
         """Totals never go back, whoever keeps them; those of a backend that was removed begin
         anew."""
+        now = self._totals_now()
+        self.outcome.faults += leaks.went_back(self._totals, now)
+        self._totals.update(now)
+
+    def _totals_now(self) -> dict[str, float]:
         found = self._router.lab.router.run(_scrape)
         gone = {
             each.trouble.target
             for each in self.outcome.troubles
             if each.trouble.kind is Kind.REMOVE
         }
-        now = {name: value for name, value in found.items() if name.partition(" ")[0] not in gone}
-        self.outcome.faults += leaks.went_back(self._totals, now)
-        self._totals.update(now)
+        return {name: value for name, value in found.items() if name.partition(" ")[0] not in gone}
 
     # The end
 
@@ -249,6 +256,26 @@ class ChaosRun:
             "seconds until the tables were empty": f"{time.monotonic() - began_s:.1f}",
             "ports of fullnat that rest": str(rests),
         }
+
+    def _count(self) -> None:
+        """What was carried is in the totals, once a sweep has met the last of it."""
+        compared: Counter[str] = Counter()
+        for story in self.outcome.stories:
+            if story.host:
+                compared[backend_name(story.service, story.host)] += story.octets
+
+        def missing() -> list[str]:
+            now = {
+                name.partition(" ")[0]: value
+                for name, value in self._totals_now().items()
+                if name.endswith("bytes_total request")
+            }
+            return ["nothing is counted"] * (not now) + leaks.uncounted(compared, now)
+
+        until_s = time.monotonic() + SWEEP_S
+        while (found := missing()) and time.monotonic() < until_s:
+            time.sleep(SAMPLE_S / 4)
+        self.outcome.faults += found
 
     def _look_at_logs(self) -> None:
         for text in (*self._doers.logs, self._router.log.read_text()):

@@ -76,6 +76,8 @@ CALM_S = 3.0
 GAP_S = 1.2
 """Between two troubles on the average; shorter where a run is too short for a deck."""
 _STEP_S = 0.25
+SUITE_S, SUITE_SEED = 20.0, 14
+"""The run that is one of the suite's tests: so short, and yet with trouble of every kind."""
 
 
 @dataclass(frozen=True, slots=True)

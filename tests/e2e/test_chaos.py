@@ -14,14 +14,14 @@ import pytest
 from tests.chaos.cast import SPEC
 from tests.chaos.report import text
 from tests.chaos.run import ChaosRun
-from tests.conftest import LIVES_SEED
+from tests.chaos.schedule import SUITE_S, SUITE_SEED
 from tests.support.netns import running_lab
 from tests.support.router import router_in
 
 pytest_plugins = ("tests.support.netns",)
 
-LENGTH_S = float(os.environ.get("CHAOS_S") or 20)
-RUN_SEED = int(os.environ.get("CHAOS_SEED") or LIVES_SEED)
+LENGTH_S = float(os.environ.get("CHAOS_S") or SUITE_S)
+RUN_SEED = int(os.environ.get("CHAOS_SEED") or SUITE_SEED)
 
 
 @pytest.mark.timeout(LENGTH_S * 2 + 300)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.judge import Done, End, Judge, Rules, Story, tally
-from tests.chaos.leaks import MORE_FDS, MORE_KIB, Quiet, complaints, went_back
+from tests.chaos.leaks import MORE_FDS, MORE_KIB, Quiet, complaints, uncounted, went_back
 from tests.chaos.report import Outcome, text
 from tests.chaos.schedule import Kind, Trouble
 
@@ -181,6 +181,13 @@ def test_what_leaks_is_told() -> None:
 def test_totals_that_go_back_are_told() -> None:
     """What is new is not."""
     assert went_back({"a": 5.0, "b": 1.0}, {"a": 4.0, "b": 1.0, "c": 0.0}) == ["a went from 5 to 4"]
+
+
+def test_bytes_that_nobody_counted_are_told() -> None:
+    """Of whom the totals know; headers are counted, too, so more is right."""
+    assert uncounted({"a": 5, "b": 5, "c": 5}, {"a": 5.0, "b": 4.0}) == [
+        "5 bytes by b were compared, and 4 counted"
+    ]
 
 
 def test_the_report_says_it_all() -> None:

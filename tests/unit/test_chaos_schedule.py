@@ -20,6 +20,8 @@ from tests.chaos.schedule import (
     OF_HOST,
     OF_LINK,
     REST_OF_LINKS,
+    SUITE_S,
+    SUITE_SEED,
     Guard,
     Kind,
     Trouble,
@@ -83,6 +85,11 @@ def test_everything_happens(seed: int) -> None:
     assert {each.kind for each in troubles} == set(Kind)
     assert troubles == make_schedule(seed, 60)
     assert [each.number for each in troubles] == list(range(1, len(troubles) + 1))
+
+
+def test_everything_happens_in_the_suite() -> None:
+    """Its short run has a seed for which that holds."""
+    assert {each.kind for each in make_schedule(SUITE_SEED, SUITE_S)} == set(Kind)
 
 
 def test_seeds_differ() -> None:
