@@ -22,6 +22,8 @@ SYN_RATE = 6_000
 UDP_RATE = 1_000
 """A second: the first is three times the event budget, the second as much as the servers bear."""
 OPTIONS = ("--persist",)
+_LINES = 40
+"""Of the daemon's log that are told with a connection that was lost."""
 
 Act = Callable[[Trouble], None]
 
@@ -190,4 +192,6 @@ class Doers:
             found["flows"] = rows
         except (AssertionError, Exception) as error:
             found["flows"] = str(error)
+        if self._router.log.exists():
+            found["log"] = self._router.log.read_text().splitlines()[-_LINES:]
         return found

@@ -13,6 +13,7 @@ from .judge import Done, Judge, Rules, Story, Verdict, tally
 
 _FAULTS = 20
 _TOLD = 5
+_NEAR_S = 3.0
 """Unlawful connections that are told in full."""
 
 
@@ -30,6 +31,8 @@ class Outcome:
     stories: list[Story] = field(default_factory=list)
     explained: dict[int, dict[str, Any]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    counted: list[tuple[float, str, int]] = field(default_factory=list)
+    """What the data plane counted that should be rare: when it was seen, by name, how many."""
     figures: dict[str, str] = field(default_factory=dict)
 
     def verdicts(self) -> list[tuple[Story, Verdict]]:
@@ -70,6 +73,10 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     causes = ", ".join(f"{number} beside {cause}" for cause, number in sorted(late.items()))
     yield f"SYNs sent again by {late.total()} connections{f': {causes}' * bool(causes)}"
     yield from _columns(outcome.figures)
+    rare = Counter[str]()
+    for _, name, more in outcome.counted:
+        rare[name] += more
+    yield from _columns({f"counted as {name}": str(more) for name, more in rare.items()})
     unlawful = [(story, verdict) for story, verdict in verdicts if not verdict.lawful]
     yield f"unlawful: {len(unlawful)} connections, {len(outcome.faults)} other faults"
     for name, number in tally(verdict for _, verdict in unlawful).items():
@@ -101,6 +108,9 @@ def _story(outcome: Outcome, story: Story, verdict: Verdict) -> Iterator[str]:
     yield "  about that time:"
     for each in Judge(outcome.rules, outcome.troubles).around(story):
         yield f"    {_when(each, at)}  {each.trouble}"
+    for seen_s, name, more in outcome.counted:
+        if -_NEAR_S <= seen_s - story.ended_s <= _NEAR_S:
+            yield f"    {seen_s - at:7.2f}            {name} +{more}"
     known = outcome.explained.get(story.number)
     if known is not None:
         yield f"  what the router says: {json.dumps(known)}"

@@ -36,6 +36,12 @@ BEGIN_S = 90.0
 POLL_S = 0.1
 SAMPLE_S = 2.0
 END_S = 60.0
+WATCHED = (
+    *("refused_no_backend", "pending_insert_failed", "pending_reply_taken", "pick_unusable"),
+    *("nat_ports_exhausted", "tail_call_missed", "no_path", "orphan_reset"),
+)
+NEVER = ("tail_call_missed",)
+"""Of these: what no trouble excuses."""
 SWEEP_S = 20.0
 """Within that a busy machine sweeps its tables once more."""
 TOTALS = ("xdp_router_packets", "xdp_router_bytes", "xdp_router_flows")
@@ -103,6 +109,7 @@ class ChaosRun:
         self._over = threading.Event()
         self._totals: dict[str, float] = {}
         self._sampled_s = 0.0
+        self._counters: dict[str, int] = {}
         self.outcome = Outcome(seed, length_s, time.monotonic(), Rules())
         self._judge = Judge(self.outcome.rules, self.outcome.troubles)
 
@@ -134,6 +141,11 @@ class ChaosRun:
                 outcome.faults.append("the clients ended before they were done")
             self._quiet(before)
             self._count()
+            outcome.faults += [
+                f"{name}: {more} at {at_s - outcome.started_s:.2f} s"
+                for at_s, name, more in outcome.counted
+                if name in NEVER
+            ]
             self._look_at_logs()
         return outcome
 
@@ -205,6 +217,7 @@ class ChaosRun:
 
     def _look_on(self) -> None:
         self._take_stories()
+        self._watch_counters()
         if time.monotonic() - self._sampled_s >= SAMPLE_S and self._router.running:
             self._sampled_s = time.monotonic()
             self._sample()
@@ -214,7 +227,18 @@ class ChaosRun:
             story = story_of(told)
             self.outcome.stories.append(story)
             if not self._judge.judge(story).lawful and len(self.outcome.explained) < 20:
+                self._watch_counters()
                 self.outcome.explained[story.number] = self._doers.explain(story.client)
+
+    def _watch_counters(self) -> None:
+        """Note what the data plane counts that should be rare, and when."""
+        at_s = time.monotonic()
+        counters = self._router.counters()
+        for name in WATCHED:
+            more = counters[name] - self._counters.get(name, counters[name])
+            if more:
+                self.outcome.counted.append((at_s, name, more))
+            self._counters[name] = counters[name]
 
     def _sample(self) -> None:
         """Totals never go back, whoever keeps them; those of a backend that was removed begin

@@ -198,6 +198,7 @@ def test_the_report_says_it_all() -> None:
     outcome.stories = [LIFE, ended(End.RESET, number=2, detail="by peer")]
     outcome.explained = {2: {"flows": []}}
     outcome.figures = {"frames": "12"}
+    outcome.counted = [(109.0, "no_path", 2), (50.0, "no_path", 3)]
     said = text(outcome)
     assert "CHAOS_SEED=7" in said
     assert "connections 2 (2 of kind stream), 10,000 bytes compared" in said
@@ -207,6 +208,9 @@ def test_the_report_says_it_all() -> None:
     )
     assert "19.50 -   22.00  #1 backend stalled b1" in said
     assert "drained web4-b2" not in said
+    assert "  5  counted as no_path" in said
+    assert "  19.00            no_path +2" in said
+    assert "no_path +3" not in said
     assert 'what the router says: {"flows": []}' in said
     assert [story.number for story, _ in outcome.unlawful] == [2]
 
