@@ -167,7 +167,7 @@ def ipip(name: str, segment: Segment, out: bytes | None = None, **rest: Any) -> 
 
 def silent(world: World) -> None:
     """The daemon gives no sign of life."""
-    world.change_control(heartbeat_ns=world.now_ns - 7200 * SECOND)
+    world.change_control(heartbeat_ns=world.now_ns - SECOND, heartbeat_stale_ns=SECOND // 2)
 
 
 DECIDING = [
