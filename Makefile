@@ -27,8 +27,8 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps build check format test demo bench bench-compare compare dist \
-	install uninstall clean
+.PHONY: help deps bench-deps build check format test demo chaos bench bench-compare compare \
+	dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ test: deps ## all tests; as root (sudo make test), else those that need root are
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
 	@$(BIN)/xdp-router lab demo
+
+chaos: deps ## CHAOS_S=600 seconds of random trouble under 200 clients; as root
+	@$(MAKE) build
+	@export CHAOS_S="$${CHAOS_S:-600}" CHAOS_SEED="$${CHAOS_SEED:-$$RANDOM}"; \
+	echo "chaos: $$CHAOS_S s, CHAOS_SEED=$$CHAOS_SEED"; \
+	$(BIN)/python -m pytest -q --capture=no -o faulthandler_timeout=0 $(PYTEST_ARGS) tests/e2e/test_chaos.py
 
 # 'make bench compare' is one wish: the comparison, and no other benchmark.
 ifeq ($(filter compare,$(MAKECMDGOALS)),)

@@ -128,7 +128,10 @@ class Ager:
                 self._retirement.flows(batch.values, tables.family)
                 self._usage.flows(batch.values, tables.family)
                 self._traffic.flows(batch.values, tables.family)
-                await self._age_flows(tables, batch)
+                if not self._traffic.is_first:
+                    await self._age_flows(tables, batch)
+        for _ in self._traffic.settle():
+            await asyncio.sleep(0)
         self.entries_of = seen
         self.flows = (self.entries - one_sided) // 2 + one_sided
         if not self._is_lost():

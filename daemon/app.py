@@ -221,6 +221,8 @@ class Router:
         _go_on(stop, self._leave_behind)
         self.loop.ready()
         self.ready = True
+        if self._former is not None:
+            self._former.plane.close()  # nobody runs its programs any more: the kernel lets them go
         self._leave_behind = self.options.persist
         _log.info(
             "ready",

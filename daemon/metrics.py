@@ -77,7 +77,11 @@ class RouterMetrics:
 
     def _used(self) -> dict[str, int]:
         ager, config = self._router.ager, self._router.config
-        flows = {f"flow_table{'6' * (family == 6)}": n for family, n in ager.entries_of.items()}
+        flows = {
+            f"flow_table{'6' * (family == 6)}": n
+            for family, n in ager.entries_of.items()
+            if self._router.figures.traffic.known
+        }
         backends = sum(len(service.backends) for service in config.services)
         return {
             **flows,
@@ -117,27 +121,31 @@ class RouterMetrics:
                 if backend.id in there:  # a reload may take it away between two rows
                     yield (service.name, backend.name), backend
 
+    def _swept(self) -> Iterator[tuple[tuple[str, str], Backend]]:
+        # A 0 of a daemon that has not looked yet would be a total that goes back, and count twice.
+        return self._backends() if self._router.figures.traffic.known else iter(())
+
     def _packets_total(self) -> Iterator[Sample]:
-        for labels, backend in self._backends():
+        for labels, backend in self._swept():
             total = self._router.figures.traffic.totals.get(backend.id, NO_TRAFFIC)
             yield (*labels, "request"), float(total.packets)
             yield (*labels, "reply"), float(total.reply_packets)
 
     def _bytes_total(self) -> Iterator[Sample]:
-        for labels, backend in self._backends():
+        for labels, backend in self._swept():
             total = self._router.figures.traffic.totals.get(backend.id, NO_TRAFFIC)
             yield (*labels, "request"), float(total.octets)
             yield (*labels, "reply"), float(total.reply_octets)
 
     def _flows_total(self) -> Iterator[Sample]:
-        for labels, backend in self._backends():
+        for labels, backend in self._swept():
             yield (
                 labels,
                 float(self._router.figures.traffic.totals.get(backend.id, NO_TRAFFIC).flows),
             )
 
     def _flows(self) -> Iterator[Sample]:
-        for labels, backend in self._backends():
+        for labels, backend in self._swept():
             yield labels, float(self._router.figures.traffic.live.get(backend.id, 0))
 
     # Decisions and backends

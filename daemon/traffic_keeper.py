@@ -4,6 +4,9 @@
 A sweep adds up the entries that it meets to what had been carried by flows that were over when it
 began. So nothing is counted twice; of flows that end during a sweep one direction may be missing
 until the next one. Totals never go back: what is lower than before for that reason is not told.
+A daemon's first sweep does not know what its predecessor has told, and must not miss any: nothing
+is aged in it, and what XDP takes out meanwhile is counted twice rather than not at all, until
+the totals have grown by as much.
 """
 
 from __future__ import annotations
@@ -34,8 +37,17 @@ class TrafficKeeper:
 
     def begin(self) -> Iterator[None]:
         """A sweep begins: what is over is read, in pieces."""
-        self._over, self._met = {}, {}
+        self._met = {}
         self._anew.clear()
+        yield from self._read_over()
+
+    def settle(self) -> Iterator[None]:
+        """All flows were met; of the first sweep it is read once more what is over, in pieces."""
+        if self.is_first:
+            yield from self._read_over()
+
+    def _read_over(self) -> Iterator[None]:
+        self._over = {}
         if self._traffic is None:
             return
         for batch in self._traffic.batches():
@@ -92,6 +104,16 @@ class TrafficKeeper:
         self.totals, self.live = totals, live
         if self._at_start is None:
             self._at_start = self._octets()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this sweep, or the next one, is the first; False where nothing is kept."""
+        return self._traffic is not None and not self.known
+
+    @property
+    def known(self) -> bool:
+        """Whether a sweep is over: before, the totals are not nothing, but not known."""
+        return self._at_start is not None
 
     @property
     def octets_since_start(self) -> int:

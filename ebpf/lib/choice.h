@@ -10,6 +10,12 @@
 /* Attempts at a free reply tuple: the fallback, then slots of the hash table. */
 #define DECIDE_ATTEMPTS 4
 #define DECIDE_SLOT_STEP 397 /* coprime to XR_HASH_SLOTS */
+/*
+ * Slots that one attempt looks at: a table may name backends that are down until it is made anew,
+ * and a heavy one has most of the slots. Attempts begin one slot further each.
+ */
+#define HASH_LOOKS 8
+#define HASH_LOOKS_ALL (HASH_LOOKS + DECIDE_ATTEMPTS - 2)
 
 /*
  * Decided because there are too many: new entries may push the flow's out, before its
@@ -35,6 +41,22 @@ static __always_inline int has_fallback(const struct service *service,
 {
 	return service->fallback != XR_NO_BACKEND && state->reason != XR_REASON_ORPHAN &&
 	       !state->flood && !is_one_of_many(state->reason);
+}
+
+/* Whose the slot is, or the next one of somebody who can be chosen and was not tried just now. */
+static __always_inline __u32 hash_pick_usable(const struct service *service,
+					      const struct decide_state *state, __u32 hash)
+{
+	__u32 id = XR_NO_BACKEND;
+	int turn;
+
+	for (turn = 0; turn < HASH_LOOKS; turn++) {
+		id = hash_pick(service, hash);
+		if (id != state->tried && backend_usable(backends_lookup(id)))
+			break;
+		hash += DECIDE_SLOT_STEP;
+	}
+	return id;
 }
 
 /*
@@ -63,9 +85,9 @@ next_choice(const struct packet *p, const struct service *service, struct decide
 		state->backend = service->fallback;
 		state->mode = XR_MODE_FALLBACK;
 		if (attempt) {
-			state->backend =
-				hash_pick(service, choice_hash(service, &p->key) +
-							   (attempt - 1) * DECIDE_SLOT_STEP);
+			state->backend = hash_pick_usable(service, state,
+							  choice_hash(service, &p->key) +
+								  (attempt - 1) * DECIDE_SLOT_STEP);
 			state->mode = XR_MODE_HASH;
 		}
 		state->attempt = attempt + 1;

@@ -40,7 +40,7 @@ static __always_inline __u32 hash_choice(const struct packet *p, const struct se
 	struct backend *backend;
 	int turn;
 
-	for (turn = 1; turn < DECIDE_ATTEMPTS; turn++) {
+	for (turn = 0; turn < HASH_LOOKS_ALL; turn++) {
 		id = hash_pick(service, hash);
 		hash += DECIDE_SLOT_STEP;
 		backend = backends_lookup(id);

@@ -15,6 +15,8 @@ from xdp_router.core import abi
 from xdp_router.daemon.aging import Ager
 from xdp_router.daemon.usage_keeper import UsageKeeper
 
+SOON = dataclasses.replace(SETTINGS, flow_idle_ns=60_000_000_000)
+"""What was seen last when the machine began to run is idle, however short that is ago."""
 KEY = abi.pack_flow_key(abi.flow_key_from_bytes(bytes(16)))
 
 

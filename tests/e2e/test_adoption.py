@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,6 +42,15 @@ def link_ids(router: Router) -> dict[str, tuple[int, int]]:
         assert info.ifindex, f"{name} is detached"
         ids[name] = (info.id, info.prog_id)
     return ids
+
+
+def descriptors(router: Router) -> list[str]:
+    """What the daemon has open, by kind."""
+    found = []
+    for each in Path(f"/proc/{router.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            found.append(os.readlink(each).removeprefix("anon_inode:").replace("_", "-"))
+    return found
 
 
 class Watch:
@@ -380,3 +390,16 @@ def test_two_attaches_at_once(router: Router, tmp_path: Path, loader: str) -> No
                     process.wait(10)
                     assert process.stderr is not None
                     process.stderr.close()
+
+
+def test_nothing_of_the_former_daemon_is_held(router: Router) -> None:
+    """Its programs go with it: a successor has as many open as whoever begins anew."""
+    router.start(calm_config(SPEC), "--persist")
+    kinds = ("bpf-prog", "bpf-map", "bpf-link")
+    first = [descriptors(router).count(kind) for kind in kinds]
+    assert first[0] > 10
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        router.stop(number)
+        router.start(calm_config(SPEC), "--persist")
+        now = [descriptors(router).count(kind) for kind in kinds]
+        assert now == first

@@ -4,7 +4,7 @@
 A table takes from a fraction of a millisecond to a few to make, and one host that goes may change
 10,000 of them. So changes wait their turn: a few at once, then one every ``INTERVAL_NS``, or
 later, if it is much work. XDP never takes a
-backend that is flagged down, but it looks at three slots only, then it refuses the flow. So a
+backend that is flagged down, but it looks at ten slots only, then it refuses the flow. So a
 table in which many are down, or all, goes before the others.
 """
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +66,7 @@ class Lab:
         given = state.directory if state else directory
         self.directory = (given or Path(tempfile.mkdtemp(prefix=f"{prefix}-"))).resolve()
         self._children: list[subprocess.Popen[bytes]] = []
+        self._recording = threading.Lock()
         self._servers: dict[str, Process] = {}
         self._policy = SpawnPolicy(
             kept=self.directory if state else None,
@@ -183,10 +185,11 @@ class Lab:
     # Processes
 
     def _record(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        if self.state is not None:
-            self.state.add_process(name, process.pid)
-        self._children = [child for child in self._children if child.poll() is None]
-        self._children.append(process)
+        with self._recording:  # servers and router may be started side by side
+            if self.state is not None:
+                self.state.add_process(name, process.pid)
+            self._children = [child for child in self._children if child.poll() is None]
+            self._children.append(process)
 
     def _spawn_ready(
         self, namespace: Namespace, name: str, module: str, arguments: Sequence[str]

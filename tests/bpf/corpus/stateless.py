@@ -149,6 +149,8 @@ TO_BACKEND = [
     _out("data, orphans are hashed", DATA, stateless(orphans=Orphans.HASH)),
     _out("the slot's backend is the client itself", DATA, ON, hash_table(B1, B2),
          lambda world: world.change_server(B1, addr=CLIENT.number), extra={"client_is_backend": 1}),
+    _out("nine slots are of one that is down", DATA, ON, hash_table(*[B1] * 9, B2),
+         lambda world: world.change_server(B1, flags=0)),
     _out("the slot's backend is down", DATA, ON, hash_table(B1, B2),
          lambda world: world.change_server(B1, flags=0)),
     answered("stateless: time is over", to_service(DATA), rst_to_client(DATA.ack, 0, RST),
