@@ -88,6 +88,7 @@ class Stage(enum.IntEnum):
     TAKE_OVER = 16
     FORWARD = 17
     KILLED = 18
+    PREVIOUS = 19
 
 
 class Counter(enum.IntEnum):
@@ -188,6 +189,8 @@ class Counter(enum.IntEnum):
     snapshot_stale = 92
     pick_unusable = 93
     inline_tried = 94
+    flow_moved = 95
+    flow_not_moved = 96
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from . import (
     loads,
     orphans,
     picks,
+    previous,
     probe_kinds,
     probes,
     quic,
@@ -87,4 +88,5 @@ CASES = [
     *picks.CASES,
     *inline.CASES,
     *loads.CASES,
+    *previous.CASES,
 ]
