@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,6 +23,9 @@ from xdp_router.core.model import FlowKey
 from .retirement import Retirement
 from .traffic_keeper import TrafficKeeper
 from .usage_keeper import UsageKeeper
+
+if TYPE_CHECKING:
+    from .flow_mover import FlowMover
 
 BATCH = 1024
 """Entries of one system call; looking at them takes 0.1 ms."""
@@ -68,11 +72,14 @@ class Ager:
         usage: UsageKeeper | None = None,
         flood: PendingFlows | None = None,
         traffic: TrafficKeeper | None = None,
+        mover: FlowMover | None = None,
     ) -> None:
         """``stopwatch`` measures the steps. ``others``: tables of another address family.
 
-        ``flood``: beside ``pending``, what XDP decided because there were too many.
+        ``flood``: beside ``pending``, what XDP decided because there were too many. ``mover``
+        has its turn before each sweep: nothing is counted while flows are moved.
         """
+        self._mover = mover
         self._is_lost = is_lost
         # Not "or": one without anybody is empty, and may be told of some later.
         nobody = Retirement((), lambda _backend: None)
@@ -118,7 +125,12 @@ class Ager:
         """Look at every entry once. Raises BpfError when a map cannot be read."""
         one_sided = stateless = 0
         seen = dict.fromkeys(self.entries_of, 0)
-        self._usage.begin()
+        if self._mover is not None:
+            await self._mover.run()
+        # What XDP moves during a walk may be met in neither table.
+        is_whole = self._mover is None or self._mover.is_done
+        if is_whole:
+            self._usage.begin()
         for _ in self._traffic.begin():
             await asyncio.sleep(0)
         for tables in self._tables:
@@ -126,7 +138,8 @@ class Ager:
                 seen[tables.family] += batch.count
                 one_sided += abi.count_one_sided(batch.values, tables.family)
                 self._retirement.flows(batch.values, tables.family)
-                self._usage.flows(batch.values, tables.family)
+                if is_whole:
+                    self._usage.flows(batch.values, tables.family)
                 self._traffic.flows(batch.values, tables.family)
                 if not self._traffic.is_first:
                     await self._age_flows(tables, batch)
@@ -135,7 +148,8 @@ class Ager:
         self.entries_of = seen
         self.flows = (self.entries - one_sided) // 2 + one_sided
         if not self._is_lost():
-            self._usage.end()
+            if is_whole:
+                self._usage.end()
             self._traffic.end()
         for tables in self._tables:
             for table, name in zip(tables.both, _PENDING_NAMES, strict=False):

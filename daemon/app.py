@@ -41,8 +41,6 @@ from xdp_router.adapters.probe_socket import ProbeSocket
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core.config import RouterConfig
-from xdp_router.core.config_direct import speaks_ipv6
-from xdp_router.core.config_wide import exceptions_of
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.model import Backend
 from xdp_router.core.selection import build_table
@@ -58,6 +56,7 @@ from .event_feed import EventFeed
 from .executor import Executor
 from .figures import Figures, serve_metrics
 from .flow_ends import FlowEnds
+from .flow_mover import FlowMover
 from .garbage import GarbageKeeper
 from .handoff import Handoff
 from .health_keeper import HealthKeeper
@@ -67,6 +66,7 @@ from .kernel_state import KernelState
 from .loads import load_reader
 from .logs import listen, log_fault
 from .loop import EngineLoop
+from .map_sizes import sizes_of
 from .mode_commands import ModeCommands
 from .nat_ports import NatPorts
 from .network import Network
@@ -195,6 +195,9 @@ class Router:
         garbage.step()
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
+        if self._former is not None:
+            former = self._former.plane.maps
+            waiting[:0] = takeover.leftover_events(former, self.plane.maps, deadlines)
         self.loop.start()
         lock.release()  # the heartbeat says from here on whose it is
         for first in waiting:
@@ -264,19 +267,14 @@ class Router:
         changes.reserve_ports(self.config.reserved_ports)
         return changes
 
+    def _sizes(self, retired: int = 0) -> Sizes:
+        """``retired``: how many such backends there will be beside those that are known."""
+        flows = self._former is not None and self._former.has_ipv6_flows
+        interfaces = len(self.options.interfaces)
+        return sizes_of(self.config, interfaces, self._retired, others=retired, ipv6_flows=flows)
+
     def _load(self, undo: contextlib.AsyncExitStack) -> None:
-        settings = self.config.settings
-        sizes = Sizes(
-            max_flows=settings.max_flows,
-            pending=settings.pending_flows,
-            flood=settings.pending_flows,
-            services=len(self.config.services),
-            left_out=exceptions_of(self.config.services),
-            backends=len(self._backends),
-            interfaces=len(self.options.interfaces),
-            ipv6=speaks_ipv6(self.config.services, self._retired)
-            or (self._former is not None and self._former.has_ipv6_flows),
-        )
+        sizes = self._sizes()
         if self._former is not None:
             self._adopt(self._former, sizes, undo)
             return
@@ -398,6 +396,7 @@ class Router:
             usage=UsageKeeper(maps.usage, maps.backend_loads),
             traffic=self.figures.traffic,
             flood=maps.by_family[4].flood,
+            mover=FlowMover(maps.by_family.values(), self.plane.drop_previous, self.loop.is_lost),
         )
 
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:
@@ -422,24 +421,26 @@ class Router:
     def _find_former(self, undo: contextlib.AsyncExitStack) -> None:
         options = self.options
         former = takeover.find_former(options.pins, options.interfaces, options.mode)
+        self._former = former
         if former is not None:
             undo.callback(former.close)
-            self.number(*former.renumber(self.config))
-        self._former = former
+            self.number(*former.renumber(self.config, self._sizes))
+            takeover.require_room(former, self._sizes())
 
     def _adopt(
         self, former: adoption.Former, sizes: Sizes, undo: contextlib.AsyncExitStack
     ) -> None:
+        def taken(plane: DataPlane) -> None:
+            self.plane = plane
+            undo.callback(plane.close)
+            # From here on connections are not cut because the rest does not work.
+            self._leave_behind = True
+            undo.callback(self._unpin)
+
         with held():
-            self.plane = DataPlane.succeed(make_loader(self.options.loader), former.plane, sizes)
-            undo.callback(self.plane.close)
-            fds = {name: link.fd for name, link in former.links.items()}
-            self.plane.take_over(former.plane, fds)
-        # From here on connections are not cut because the rest does not work.
-        self._leave_behind = True
-        undo.callback(self._unpin)
+            takeover.switch(former, make_loader(self.options.loader), sizes, taken)
         self._make_attachments().adopt(former.links.values())
-        takeover.report(former, self.plane.pin_dir, sizes, list(self._retired))
+        takeover.report(former, self.plane.pin_dir, list(self._retired))
 
     def _stays(self) -> bool:
         """Whether the data plane goes on when this daemon ends."""

@@ -85,7 +85,8 @@ def control_value(
         probe_port_max=settings.probe_port_max,
         nat_port_min=nat_ports[0],
         nat_port_max=nat_ports[1],
-        flags=former.flags if former is not None else 0,
+        # All interfaces have the program that asks for this.
+        flags=former.flags & ~abi.CONTROL_HOLD if former is not None else 0,
         one_sided_interval_ns=one_sided_interval(settings.one_sided_rate_per_prefix),
     )
 

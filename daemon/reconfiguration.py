@@ -42,7 +42,7 @@ from .preflight import report_limits, report_services
 if TYPE_CHECKING:
     from .app import Router
 
-_REMAKE = "stop the daemon without --persist and attach again, which ends its connections"
+_REMAKE = "restart the daemon with --persist: it makes larger maps, and connections go on"
 _NOWHERE = (-1, Endpoint(0, 0, 0))
 """Service and address of a backend that there is not."""
 _CUT_SHORT = "restart the daemon with --persist: connections go on"

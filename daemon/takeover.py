@@ -4,27 +4,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from xdp_router.adapters import adoption, netlink, pin_lock, sysctl
-from xdp_router.adapters.map_specs import Sizes
+from xdp_router.adapters import adoption, netlink, pin_lock, resize, sysctl
+from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.bpf_maps import Maps
+from xdp_router.adapters.dataplane import DataPlane, Loader
+from xdp_router.adapters.map_specs import MAP_SPECS, PREVIOUS, Sizes
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pin_lock import PinLock
 from xdp_router.adapters.pins import InstanceRef
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.adapters.xdp_link import AttachMode
+from xdp_router.core import abi
 from xdp_router.core.abi import decode_event
 from xdp_router.core.errors import AbiError, XdpRouterError
 from xdp_router.core.events import Datagram, FirstPacket
 from xdp_router.core.model import Backend, FlowKey
 
+from .flow_mover import FlowMover
+
 _BATCH = 1024
+_SPECS = {spec.name: spec for spec in MAP_SPECS}
 _TWO_A_FLOW = ("flow_table", "flow_table6")
 """Tables whose size is told in flows, as ``max_flows`` has it."""
+_FINISH_NS = 20_000_000_000
+"""Without a daemon, XDP decides alone: longer than that nobody waits for another size."""
 _log = structlog.get_logger()
 
 
@@ -82,17 +93,105 @@ def _check(found: InstanceRef, former: adoption.Former, mode: AttachMode | None)
             )
 
 
-def report(former: adoption.Former, pins: Path | None, sizes: Sizes, kept: list[Backend]) -> None:
-    """Log what was taken over. ``kept``: backends that are there for their flows alone."""
-    for name, (entries, wanted) in former.resized(sizes).items():
+def require_room(former: adoption.Former, sizes: Sizes) -> None:
+    """Raise XdpRouterError if a table of flows is to be smaller than what is in it.
+
+    Changes nothing. New flows may still come meanwhile: they wait in the table of before.
+    """
+    maps = former.plane.maps
+    for name in _TWO_A_FLOW:
+        entries, wanted = bpf.map_info(maps[name]).max_entries, _SPECS[name].entries(sizes)
+        if wanted == 1 or wanted >= entries:
+            continue
+        there = resize.count_entries(maps, name)
+        if there > wanted:
+            flows = (there + 1) // 2
+            raise XdpRouterError(
+                f"{name}: {flows} connections are established, more than max_flows = "
+                f"{wanted // 2} has room for: attach with --max-flows {flows} or more, or with "
+                f"{entries // 2} as before, or wait until there are less"
+            )
+
+
+def switch(
+    former: adoption.Former, loader: Loader, sizes: Sizes, taken: Callable[[DataPlane], None]
+) -> DataPlane:
+    """Put new programs, over maps of ``sizes``, in the place of the former's.
+
+    Flows that are in a table of another size are left there for programs and daemon to move.
+    ``taken`` is called when the new programs run. Raises XdpRouterError; before ``taken`` all is
+    as it was then.
+    """
+    old = former.plane
+    _finish_former_move(former, sizes)
+    anew = resize.plan(old.maps, sizes)
+    kept = [each for each in resize.unfinished(old.maps) if _is_other(old.maps, each, sizes)]
+    with contextlib.ExitStack() as undo:
+        plane = DataPlane.succeed(loader, old, sizes)
+        undo.callback(plane.close)
+        carry = resize.Carry(old.maps, plane.maps, anew)
+        carry.copy()
+        if any(before in plane.maps for _, before in PREVIOUS.values()):
+            control = Maps(old.maps).control
+            now = control.read()
+            undo.callback(control.write, now)
+            control.write(replace(now, flags=now.flags | abi.CONTROL_HOLD))
+        fds = {name: link.fd for name, link in former.links.items()}
+        plane.take_over(old, fds, carry.refresh)
+        undo.pop_all()
+    taken(plane)
+    carry.finish()
+    for name, (entries, entries_now) in anew.items():
         each = 2 if name in _TWO_A_FLOW else 1
+        _log.info("map_resized", map=name, before=entries // each, size=entries_now // each)
+    for name in kept:
         _log.warning(
             "map_size_kept",
             map=name,
-            size=entries // each,
-            configured=wanted // each,
-            mend="detach, then attach: this ends its connections",
+            size=bpf.map_info(old.maps[name]).max_entries // 2,
+            configured=_SPECS[name].entries(sizes) // 2,
+            mend="attach again when flows_moved is logged: its former change is under way",
         )
+    return plane
+
+
+def _finish_former_move(former: adoption.Former, sizes: Sizes) -> None:
+    """Move what a daemon that is gone has not moved, if there is to be a third table: there can
+    be one of before only.
+
+    Not if it was killed before all interfaces had its program: the one before that looks for
+    flows in another table.
+    """
+    old = former.plane
+    entry = bpf.prog_info(old.entry).id
+    all_run_it = all(bpf.link_info(each.fd).prog_id == entry for each in former.links.values())
+    third = any(_is_other(old.maps, name, sizes) for name in resize.unfinished(old.maps))
+    if third and all_run_it:
+        FlowMover(Maps(old.maps).by_family.values(), old.drop_previous).run_at_once(_FINISH_NS)
+
+
+def _is_other(maps: Mapping[str, int], name: str, sizes: Sizes) -> bool:
+    """Whether a table is to have another size; one that nobody uses any more stays as it is."""
+    return _SPECS[name].entries(sizes) not in (1, bpf.map_info(maps[name]).max_entries)
+
+
+def leftover_events(
+    old: Mapping[str, int], maps: Mapping[str, int], deadlines_ns: Mapping[int, int]
+) -> list[FirstPacket | Datagram]:
+    """``drain_leftovers`` of a former's ring that is not the one of ``maps``."""
+    fd = old["first_packet_events"]
+    size = bpf.map_info(fd).max_entries
+    if bpf.map_info(maps["first_packet_events"]).id == bpf.map_info(fd).id:
+        return []
+    ring = RingBuffer(fd, size)
+    try:
+        return drain_leftovers(ring, deadlines_ns)
+    finally:
+        ring.close()
+
+
+def report(former: adoption.Former, pins: Path | None, kept: list[Backend]) -> None:
+    """Log what was taken over. ``kept``: backends that are there for their flows alone."""
     _log.info(
         "adopted",
         interfaces=list(former.links),

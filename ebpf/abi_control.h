@@ -26,6 +26,7 @@ XR_ASSERT_SIZE(interface, 40);
 #define XR_CONTROL_NO_XMIT 0x01 /* some interface has XR_IF_NO_XMIT: look before replying */
 #define XR_CONTROL_RANGES 0x02  /* some service has many ports: look into service_ranges */
 #define XR_CONTROL_ECHO 0x04    /* some service has XR_SERVICE_ECHO */
+#define XR_CONTROL_HOLD 0x08    /* flows stay in the table of before: programs are being changed */
 
 /* control[0] */
 struct control {

@@ -100,7 +100,9 @@
 	X(snapshot_stale)   /* the pick table is too old, or there is none */                              \
 	X(pick_unusable)    /* none of the backends that were drawn can have the flow */                   \
 	X(inline_tried)     /* chosen to be measured again */                                              \
-	X(decided_control_arm) /* by XDP, not by the service's mode: to compare it with */
+	X(decided_control_arm) /* by XDP, not by the service's mode: to compare it with */                 \
+	X(flow_moved)     /* its flow was in the table of before a change of size, and moved */            \
+	X(flow_not_moved) /* likewise, but the new one is full: forwarded from there */
 
 enum xr_counter {
 #define XR_COUNTER_ENUM(name) XR_COUNT_##name,
@@ -130,12 +132,13 @@ enum xr_stage {
 	XR_STAGE_TAKE_OVER = 16, /* frees a reply tuple whose flow is over */
 	XR_STAGE_FORWARD = 17,   /* client's packet of a decided flow, to its backend */
 	XR_STAGE_KILLED = 18,    /* packet of a flow whose backend has died */
-	XR_STAGE_MAX = 19,
+	XR_STAGE_PREVIOUS = 19,  /* no established flow's, while a table of before is there */
+	XR_STAGE_MAX = 20,
 };
 
 /* stages[] holds those of IPv4, then those of IPv6, then the entry of IPv6. */
-#define XR_STAGES_IPV6 19
-#define XR_STAGE_IPV6 38
-#define XR_STAGES_ALL 39
+#define XR_STAGES_IPV6 20
+#define XR_STAGE_IPV6 40
+#define XR_STAGES_ALL 41
 
 #endif

@@ -17,6 +17,7 @@
  *     ICMP echo .................... stage_echo
  *     over budget, stateless ....... stage_flood
  *     of a backend that has died ... stage_killed
+ *     of a flow of before .......... stage_previous: moved to the table of another size
  *     answered by an ICMP error .... stage_icmp_error
  *     anything else ................ XDP_PASS, untouched
  *
@@ -32,6 +33,7 @@
 #include "lib/fragment.h"
 #include "lib/icmp_error.h"
 #include "lib/killed.h"
+#include "lib/previous.h"
 #include "lib/probe_answer.h"
 #include "lib/reply.h"
 #include "lib/segment.h"
@@ -217,4 +219,9 @@ XR_SEC int stage_udp_reply(struct xdp_md *ctx)
 XR_SEC int stage_killed(struct xdp_md *ctx)
 {
 	return killed_stage(ctx);
+}
+
+XR_SEC int stage_previous(struct xdp_md *ctx)
+{
+	return previous_stage(ctx);
 }

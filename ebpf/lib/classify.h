@@ -29,8 +29,8 @@ static __always_inline int go_to_service(struct xdp_md *ctx, const struct packet
 	return go_to_stage(ctx, XR_STAGE_SEGMENT);
 }
 
-/* A packet that no established flow owns. */
-static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet *p)
+/* A packet for us that no established flow owns. */
+static __always_inline int classify_new(struct xdp_md *ctx, const struct packet *p)
 {
 	struct endpoint_key key;
 	struct service *service;
@@ -38,8 +38,6 @@ static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet
 	struct control *control;
 	int is_client;
 
-	if (!is_our_mac(ctx, p->eth))
-		return pass(XR_COUNT_pass_other_mac);
 	service_key_of(p, &key);
 	is_client = may_be_client(p->key.saddr);
 	service = services_lookup(&key);
@@ -64,6 +62,16 @@ static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet
 		return pass(XR_COUNT_pass_not_service);
 	stages_call(ctx, XR_STAGE_REPLY);
 	return pass(XR_COUNT_tail_call_missed); /* maybe not ours: never dropped unseen */
+}
+
+/* The table has no flow for it; one of before may have. */
+static __always_inline int classify_miss(struct xdp_md *ctx, const struct packet *p)
+{
+	if (__builtin_expect(previous_table() != 0, 0))
+		stages_call(ctx, XR_STAGE_PREVIOUS);
+	if (!is_our_mac(ctx, p->eth))
+		return pass(XR_COUNT_pass_other_mac);
+	return classify_new(ctx, p);
 }
 
 static __always_inline int not_tcp(struct xdp_md *ctx, const struct packet *p, int result)

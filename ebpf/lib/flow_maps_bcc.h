@@ -8,6 +8,7 @@
 BPF_TABLE("lru_hash", struct flow_key6, struct pending_flow6, pending_flows6, 1);
 BPF_TABLE("hash", struct flow_key6, struct flow_entry6, flow_table6, 1);
 BPF_TABLE("lru_hash", struct flow_key6, struct pending_flow6, flood_flows6, 1);
+BPF_ARRAY_OF_MAPS(previous6, "flow_table6", 1);
 
 static __always_inline pending_flow_t *pending_flows_lookup(flow_key_t *key)
 {
@@ -54,11 +55,19 @@ static __always_inline void flood_flows_delete(flow_key_t *key)
 	flood_flows6.delete(key);
 }
 
+static __always_inline void *previous_table(void)
+{
+	int zero = 0;
+
+	return previous6.lookup(&zero);
+}
+
 #else
 
 BPF_TABLE("lru_hash", struct flow_key, struct pending_flow, pending_flows, 1);
 BPF_TABLE("hash", struct flow_key, struct flow_entry, flow_table, 1);
 BPF_TABLE("lru_hash", struct flow_key, struct pending_flow, flood_flows, 1);
+BPF_ARRAY_OF_MAPS(previous, "flow_table", 1);
 
 static __always_inline pending_flow_t *pending_flows_lookup(flow_key_t *key)
 {
@@ -105,6 +114,24 @@ static __always_inline void flood_flows_delete(flow_key_t *key)
 	flood_flows.delete(key);
 }
 
+static __always_inline void *previous_table(void)
+{
+	int zero = 0;
+
+	return previous.lookup(&zero);
+}
+
 #endif /* family */
+
+/* `table`: what previous_table() gave. */
+static __always_inline flow_entry_t *previous_entry(void *table, flow_key_t *key)
+{
+	return bpf_map_lookup_elem(table, key);
+}
+
+static __always_inline void previous_delete(void *table, flow_key_t *key)
+{
+	bpf_map_delete_elem(table, key);
+}
 
 #endif

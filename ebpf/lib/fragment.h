@@ -94,7 +94,10 @@ static __always_inline int fragment_first(struct xdp_md *ctx, const struct packe
 {
 	flow_key_t flow_key = p->key;
 	flow_entry_t *flow = flow_table_lookup(&flow_key);
-	int owner = flow ? owner_by_flow(flow) : owner_by_service(p);
+	flow_entry_t *before = flow ? 0 : previous_lookup(&flow_key); /* moved by who comes next */
+	int owner = flow     ? owner_by_flow(flow)
+		    : before ? owner_by_flow(before)
+			     : owner_by_service(p);
 	__u32 new_id;
 
 	if (owner == OWNER_NONE) {
@@ -223,6 +226,8 @@ static __always_inline int fragment_later(struct xdp_md *ctx, struct packet *p,
 	p->key.kind = XR_KIND_NONE;
 	p->key.pad = 0;
 	flow = flow_table_lookup(&p->key);
+	if (!flow)
+		flow = previous_lookup(&p->key);
 	if (first->new_id)
 		fragment_renumber(p->ip, (void *)(long)ctx->data_end, id_at, first->new_id);
 	if (flow)

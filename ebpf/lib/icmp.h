@@ -60,6 +60,8 @@ static __always_inline int find_route_back(const flow_key_t *quoted, struct rout
 	pending_flow_t *pending;
 	flow_entry_t *flow = flow_table_lookup(&key);
 
+	if (!flow)
+		flow = previous_lookup(&key);
 	if (flow) {
 		to->saddr = flow->new_saddr;
 		to->daddr = flow->new_daddr;

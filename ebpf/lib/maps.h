@@ -80,6 +80,14 @@ struct scratch {
 #include "flow_maps_libbpf.h"
 #endif
 
+/* A flow that is still in the table of before, for who only wants to know of it; see previous.h. */
+static __always_inline flow_entry_t *previous_lookup(flow_key_t *key)
+{
+	void *table = previous_table();
+
+	return table ? previous_entry(table, key) : 0;
+}
+
 /*
  * A frame that the daemon runs again has a scratch of its own: before Linux 6.11 packets may come
  * in between on its CPU, and between its stages. It is the one with metadata in front.

@@ -49,14 +49,13 @@ static __always_inline int sends_from(const pending_flow_t *forward, const flow_
  */
 static __always_inline int port_in_use(flow_key_t *reply, const volatile __u8 *flood)
 {
-	flow_entry_t *owner;
 	int in_use;
 
 	pending_lookup_in(*flood, reply); /* marks it as used, as in bind_reply() */
 	reply->kind = XR_KIND_NONE;
-	owner = flow_table_lookup(reply);
+	in_use = flow_table_lookup(reply) || previous_lookup(reply);
 	reply->kind = XR_KIND_REPLY;
-	in_use = owner || pending_lookup_beside(*flood, reply);
+	in_use = in_use || pending_lookup_beside(*flood, reply);
 	if (in_use)
 		pending_delete_in(*flood, reply);
 	return in_use;

@@ -35,6 +35,8 @@ static __always_inline int tuple_in_use(const struct packet *p, const flow_key_t
 
 	key.kind = XR_KIND_NONE;
 	owner = flow_table_lookup(&key);
+	if (!owner)
+		owner = previous_lookup(&key);
 	return owner && !is_of_flow(owner, p);
 }
 

@@ -264,6 +264,8 @@ static __always_inline int is_bound_elsewhere(flow_key_t *forward, __u32 backend
 	pending_flow_t *entry;
 	int stale;
 
+	if (!flow)
+		flow = previous_lookup(forward);
 	if (flow)
 		return flow->backend != backend;
 	forward->kind = XR_KIND_FORWARD;

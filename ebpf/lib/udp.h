@@ -74,8 +74,8 @@ static __always_inline int udp_flow_packet(struct xdp_md *ctx, struct packet *p,
 			      flow->flags & XR_FLOW_STAGE ? flow->vlan : XR_VLAN_KEEP);
 }
 
-/* Whose is a datagram that no established flow owns? */
-static __always_inline int udp_miss(struct xdp_md *ctx, const struct packet *p)
+/* Whose is a datagram for us that no established flow owns? */
+static __always_inline int udp_new(struct xdp_md *ctx, const struct packet *p)
 {
 	struct control *control = control_lookup();
 	struct endpoint_key key;
@@ -83,8 +83,6 @@ static __always_inline int udp_miss(struct xdp_md *ctx, const struct packet *p)
 	struct backend_ref *ref;
 	int is_client;
 
-	if (!is_our_mac(ctx, p->eth))
-		return pass(XR_COUNT_pass_other_mac);
 	service_key_of(p, &key);
 	is_client = may_be_client(p->key.saddr);
 	service = services_lookup(&key);
@@ -93,7 +91,7 @@ static __always_inline int udp_miss(struct xdp_md *ctx, const struct packet *p)
 	if (control && is_probe_datagram(p, control))
 		return go_to_stage(ctx, XR_STAGE_PROBE);
 	ref = backend_of_source(p, control);
-	/* last, as in classify_miss() */
+	/* last, as in classify_new() */
 	if (is_client && !service && has_ranges(control) && !is_to_nat_port(p, control, ref) &&
 	    service_in_ranges(p))
 		return go_to_stage(ctx, XR_STAGE_DATAGRAM);
@@ -101,6 +99,16 @@ static __always_inline int udp_miss(struct xdp_md *ctx, const struct packet *p)
 		return pass(XR_COUNT_pass_not_service);
 	stages_call(ctx, XR_STAGE_UDP_REPLY);
 	return pass(XR_COUNT_tail_call_missed); /* maybe not ours: never dropped unseen */
+}
+
+/* As classify_miss(). */
+static __always_inline int udp_miss(struct xdp_md *ctx, const struct packet *p)
+{
+	if (__builtin_expect(previous_table() != 0, 0))
+		stages_call(ctx, XR_STAGE_PREVIOUS);
+	if (!is_our_mac(ctx, p->eth))
+		return pass(XR_COUNT_pass_other_mac);
+	return udp_new(ctx, p);
 }
 
 static __always_inline int udp_stage(struct xdp_md *ctx)

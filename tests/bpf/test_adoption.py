@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters import xdp_link
 from xdp_router.adapters.adoption import find_former, open_former
 from xdp_router.adapters.bpf_maps import Maps
-from xdp_router.adapters.dataplane import DataPlane, InstanceExists
+from xdp_router.adapters.dataplane import DataPlane, InstanceExists, exchange
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.map_specs import MAP_SPECS, Sizes, stage_slots
 from xdp_router.adapters.pins import (
@@ -95,9 +94,10 @@ def test_a_successor_has_the_maps_the_attachments_and_its_own_program(
         assert not link_info("eth0").xdp_prog_id
 
 
+@pytest.mark.parametrize("updated", [False, True])
 @in_fresh_netns
-def test_cut_short_between_update_and_exchange(bpffs: Path) -> None:
-    """The running program's slow paths are pinned aside: they stay until their successor runs.
+def test_cut_short_between_exchange_and_the_last_update(bpffs: Path, updated: bool) -> None:
+    """What still runs has its slow paths pinned aside: they stay until its successor runs.
 
     Another data plane that is made meanwhile leaves them alone; attach and detach clean up.
     """
@@ -110,7 +110,9 @@ def test_cut_short_between_update_and_exchange(bpffs: Path) -> None:
             links = {name: link.fd for name, link in former.links.items()}
             aside = plane._pin_aside(found.path.parent, links)
             aside = aside.rename(aside.with_name(":new-4194305-1"))  # nobody's process id
-            bpf.link_update(links["eth0"], plane.entry)
+            exchange(aside, found.path)
+            if updated:
+                bpf.link_update(links["eth0"], plane.entry)
             plane.close()
             former.close()
 
@@ -170,6 +172,12 @@ def _other_kind(path: Path) -> None:
     os.close(fd)
 
 
+def _other_table_of_before(path: Path) -> None:
+    fd = bpf.map_create(bpf.MapType.HASH, "before", 16, 120, 10)
+    bpf.pin(fd, str(path / "flow_table_previous"))
+    os.close(fd)
+
+
 def _other_number_of_counters(path: Path) -> None:
     (path / "counters").unlink()
     fd = bpf.map_create(bpf.MapType.PERCPU_ARRAY, "counters", 4, 8, abi.COUNTER_MAX + 1)
@@ -183,6 +191,7 @@ def _other_number_of_counters(path: Path) -> None:
         (_foreign_file, "/somebodys: not a pin of this version: remove it"),
         (_missing_map, r"eth0: pins are missing \(names\)"),
         (_other_value_size, "/flow_table: a map of another layout.*120"),
+        (_other_table_of_before, "/flow_table_previous: a map of another layout.*120"),
         (_other_kind, "/services: is a bpf-prog, expected a bpf-map"),
         (_other_number_of_counters, "/counters: a map of another layout"),
     ],
@@ -264,43 +273,4 @@ def test_ipv6_flows_of_an_ipv4_tunnel_are_seen(bpffs: Path, family: int) -> None
     _, retired = former.renumber(config_from_flags([("198.18.100.1:80", ["198.19.0.3:80"])]))
     assert [each.id for each in retired] == [1]
     assert former.has_ipv6_flows is (family == 6)
-    former.close()
-
-
-def test_tables_keep_their_size(bpffs: Path) -> None:
-    """What differs from the configuration is told, with both sizes."""
-    former = open_former(leave_behind(bpffs, "eth0"))
-    wanted = replace(SMALL, max_flows=7)
-    assert former.resized(wanted) == {"flow_table": (2 * SMALL.max_flows, 14)}
-    assert former.resized(SMALL) == {}
-    former.close()
-
-
-def test_every_table_that_keeps_another_size_is_told(bpffs: Path) -> None:
-    """Those of IPv6, too; what goes by the number of services has room, or is refused."""
-    small = replace(SMALL, ipv6=True)
-    former = open_former(leave_behind(bpffs, "eth0", sizes=small))
-    told: dict[tuple[str, ...], Sizes] = {
-        ("flow_table", "flow_table6"): replace(small, max_flows=7),
-        ("pending_flows", "pending_flows6"): replace(small, pending=7),
-        ("flood_flows", "flood_flows6"): replace(small, flood=7),
-        ("fragments",): replace(small, fragments=7),
-        ("quic_ids",): replace(small, connection_ids=7),
-        ("affinity",): replace(small, affinities=7),
-        ("source_rules",): replace(small, source_rules=7),
-        ("prefix_tokens",): replace(small, prefixes=7),
-        ("first_packet_events",): replace(small, ring_bytes=4096),
-        (): replace(small, services=100, backends=500, interfaces=40, left_out=7),
-    }
-    found = {tables: set(former.resized(wanted)) for tables, wanted in told.items()}
-    without = set(former.resized(SMALL))
-    former.close()
-    assert found == {tables: set(tables) for tables in told}
-    assert not without
-
-
-def test_tables_of_ipv6_that_come_are_no_news(bpffs: Path) -> None:
-    """They are made anew, as large as they should be."""
-    former = open_former(leave_behind(bpffs, "eth0"))
-    assert former.resized(replace(SMALL, ipv6=True)) == {}
     former.close()

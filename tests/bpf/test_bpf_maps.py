@@ -39,7 +39,7 @@ def fds() -> Iterator[dict[str, int]]:
             spec.type, spec.name, spec.key_size, spec.value_size, spec.entries(SMALL), spec.flags
         )
         for spec in MAP_SPECS
-        if spec.value_size is not None
+        if spec.value_size is not None and not spec.inner
     }
     yield made
     for fd in made.values():

@@ -279,3 +279,19 @@ def test_a_flow_that_is_not_rewritten_shows_its_backend(plane: DataPlane) -> Non
     (row,) = rows(plane)
     assert (row["backend"], row["backend_address"]) == ("b1", "198.18.1.1:80")
     assert (row["reply_packets"], row["reply_bytes"]) == (0, 0)
+
+
+def test_flows_that_were_not_moved_yet(plane: DataPlane) -> None:
+    """Those in the table of before are shown, too; one that is in both is shown once."""
+    before = DataPlane.create(IdleLoader(), SMALL, None)
+    for port in (1, 2):
+        put_flow(Maps(before.maps), flow_entries(port, time.monotonic_ns()))
+    for port in (2, 3):
+        put_flow(Maps(plane.maps), flow_entries(port, time.monotonic_ns()))
+    plane.maps["flow_table_previous"] = os.dup(before.maps["flow_table"])
+    before.close()
+    rows = list(PlaneFlows(plane).rows())
+    clients = sorted(row["client"].rpartition(":")[2] for row in rows)
+    assert clients == ["1", "2", "3"]
+    assert {row["state"] for row in rows} == {"established"}
+    assert {row["reply_packets"] for row in rows} == {2}

@@ -200,7 +200,7 @@ def test_what_cannot_change_is_refused_as_a_whole(running: Running) -> None:
     running.write(text)
     done = router.cli("reload")
     assert done.returncode == 1
-    assert "nothing was changed: max_flows 500000 -> 1000: tables keep the size" in done.stderr
+    assert "nothing was changed: max_flows 500000 -> 1000: tables keep their size" in done.stderr
     assert "probe_ports 61000-61999 -> 62000-62999: restart the daemon" in done.stderr
     assert [row["weight"] for row in router.json("backends")] == [1, 1]
 

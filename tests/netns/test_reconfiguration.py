@@ -336,8 +336,8 @@ def test_what_there_is_no_room_or_no_way_for(tmp_path: Path, bpffs: Path) -> Non
             )
             assert refused(where, running, BEFORE + many) == (
                 "the running data plane has room for 64 backends, those with open connections that "
-                "are not configured any more included, and the configuration needs more: stop the "
-                "daemon without --persist and attach again, which ends its connections"
+                "are not configured any more included, and the configuration needs more: "
+                "restart the daemon with --persist: it makes larger maps, and connections go on"
             )
             ipv6 = WEB.replace("198.18.100.1:80", "[2001:db8::1]:80")
             ipv6 = ipv6.replace("198.18.1.2:", "[2001:db8:1::2]:").replace('b1"', 'c1"')

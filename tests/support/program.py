@@ -85,6 +85,12 @@ class LoadedProgram:
         behind = "6" if sizes.ipv6 else ""
         self.pending = bpf.BpfMap(self.plane.maps[f"pending_flows{behind}"])
         self.flows = bpf.BpfMap(self.plane.maps[f"flow_table{behind}"])
+        self.previous = bpf.BpfMap(self.plane.maps[f"previous{behind}"])
+        info = self.flows.info
+        self.before = bpf.BpfMap(
+            bpf.map_create(info.type, "before", info.key_size, info.value_size, 64)
+        )
+        """What was ``flow_table`` before a change of its size, once flows were put there."""
         self.fragments = bpf.BpfMap(self.plane.maps["fragments"])
         self.flood = bpf.BpfMap(self.plane.maps[f"flood_flows{behind}"])
         self.stages = bpf.BpfMap(self.plane.maps["stages"])
@@ -137,9 +143,18 @@ class LoadedProgram:
     def clear_flows(self) -> None:
         """Empty ``pending_flows``, ``flow_table`` and ``flood_flows``; no datagram is leaving."""
         self.leaving.write(bytes(4), bytes(8))
-        for table in (self.pending, self.flows, self.flood):
+        self.previous.delete(bytes(4))
+        for table in (self.pending, self.flows, self.flood, self.before):
             for key in list(table.each_key()):
                 table.delete(key)
+
+    def put_before(self) -> None:
+        """Move all of ``flow_table`` into one of another size, which the program knows of."""
+        for key in list(self.flows.each_key()):
+            value = self.flows.read(key)
+            assert value is not None
+            assert self.before.insert(key, value) == self.flows.delete(key) == 0
+        self.previous.write(bytes(4), self.before.fd.to_bytes(4, "little"))
 
     def clear_fragments(self) -> None:
         """Forget all fragments."""
@@ -152,6 +167,7 @@ class LoadedProgram:
 
     def close(self) -> None:
         """Free the maps and programs."""
+        os.close(self.before.fd)
         self._ring.close()
         self.plane.close()
 
@@ -182,17 +198,17 @@ def _load_with(loader: str, kinds: Mapping[str, bpf.MapType], sizes: Sizes) -> D
     source = real_loader(loader)
     opened = {family: source.open(family) for family in ((4, 6) if sizes.ipv6 else (4,))}
     declared = {name: each for program in opened.values() for name, each in program.maps.items()}
-    maps = {
-        spec.name: bpf.map_create(
+    maps: dict[str, int] = {}
+    for spec in MAP_SPECS:
+        maps[spec.name] = bpf.map_create(
             kinds.get(spec.name, spec.type),
             spec.name,
             spec.key_size,
             spec.value_size if spec.value_size is not None else declared[spec.name].value_size,
             1 if spec.name in kinds else spec.entries(sizes),
             spec.flags,
+            maps[spec.inner] if spec.inner else 0,
         )
-        for spec in MAP_SPECS
-    }
     programs = {}
     for family, program in opened.items():
         loaded = program.load(maps)

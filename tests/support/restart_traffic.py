@@ -104,11 +104,15 @@ class _Traffic:
 class RestartTraffic:
     """The process, from the test's side; a context manager."""
 
-    def __init__(self, router: Router, streams: int, rate: int) -> None:
+    def __init__(
+        self, router: Router, streams: int, rate: int, service: tuple[str, int] | None = None
+    ) -> None:
+        """``service``: another one than the lab's of IPv4."""
         self._router = router
-        self._argv = [*map(str, router.service), str(streams), str(rate)]
+        address, port = service or router.service
+        self._argv = [address, str(port), str(streams), str(rate)]
         self._streams = streams
-        self._log = router.config.with_name("traffic.log")
+        self._log = router.config.with_name(f"traffic-{address.replace(':', '.')}.log")
 
     def __enter__(self) -> RestartTraffic:
         argv = [sys.executable, "-m", "tests.support.restart_traffic", *self._argv]

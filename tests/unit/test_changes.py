@@ -148,7 +148,9 @@ def test_what_cannot_change_is_refused_with_its_mend() -> None:
     assert FIXED.keys() <= settings_keys(Settings()).keys()
     text = f'[router]\nmax_flows = 2000\nprobe_ports = "62000-62999"\nevent_rate = 9\n{TEXT}'
     first, second = diff(CONFIG, after(CONFIG, text)).refused
-    assert first.startswith("max_flows 500000 -> 2000: tables keep the size")
+    assert first.startswith(
+        "max_flows 500000 -> 2000: tables keep their size while it runs: restart"
+    )
     assert second == (
         "probe_ports 61000-61999 -> 62000-62999: restart the daemon with --persist: "
         "connections go on"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from xdp_router.core.identity import Known, renumber, vanished
 from xdp_router.core.model import Backend, Forwarding
 
 from . import bpf_syscall as bpf
+from . import resize
 from .bpf_maps import Maps
 from .dataplane import DataPlane, InstanceExists, daemon_alive, daemon_stays, occupied
-from .map_specs import MAP_SPECS, MapSpec, Sizes, by_count
+from .map_specs import MAP_SPECS, PREVIOUS, MapSpec, Sizes
 from .names import Names
 from .pins import (
     LINK_PREFIX,
@@ -34,8 +35,6 @@ from .pins import (
 )
 from .xdp_link import XdpLink, open_link
 
-_FIXED = ("control", "counters", "notes")
-"""Maps whose number of entries is no choice of the operator's."""
 _BATCH = 4096
 
 
@@ -79,9 +78,14 @@ class Former:
         for link in self.links.values():
             link.close()
 
-    def known(self) -> Known:
-        """Ids of its services and backends. Raises BpfError."""
+    def known(self, sizes: Sizes | None = None) -> Known:
+        """Ids of its services and backends, and the room that maps of ``sizes`` have (None: those
+        that are there). Raises BpfError.
+        """
         maps, fds = Maps(self.plane.maps), self.plane.maps
+        entries = _entries_of(fds)
+        if sizes is not None:
+            entries = resize.entries_after(fds, sizes)
         backends = {
             number: (value.service, value.endpoint) for number, value in maps.backends.items()
         }
@@ -91,15 +95,20 @@ class Former:
             for endpoint, value in maps.services.items()
             if value.backend_count  # else what one leaves out
         }
-        return Known(services, backends, *rooms_of(fds), methods, _entries(fds, "services"))
+        return Known(services, backends, *_rooms(entries), methods, entries["services"])
 
-    def renumber(self, config: RouterConfig) -> tuple[RouterConfig, tuple[Backend, ...]]:
+    def renumber(
+        self, config: RouterConfig, sizes: Callable[[int], Sizes] | None = None
+    ) -> tuple[RouterConfig, tuple[Backend, ...]]:
         """``config`` with ids that its flows understand, and backends that only flows have.
 
-        Raises DoesNotFit or BpfError.
+        ``sizes``: of the maps that there will be, by how many such backends there are. Raises
+        DoesNotFit or BpfError.
         """
         known = self.known()
         retired = self._in_use(vanished(config, known))
+        if sizes is not None:
+            known = self.known(sizes(len(retired)))
         _, names = Names(self.plane.maps["names"]).read()
         maps = Maps(self.plane.maps)
         left = []
@@ -118,23 +127,6 @@ class Former:
                 )
             )
         return renumber(config, known, retired), tuple(left)
-
-    def resized(self, wanted: Sizes) -> dict[str, tuple[int, int]]:
-        """Tables that stay, of another size than wanted: (entries, wanted entries).
-
-        Not those that go by the number of services, backends or interfaces: what they have no
-        room for is refused.
-        """
-        found = {}
-        for spec in MAP_SPECS:
-            if spec.private or spec.name in _FIXED or by_count(spec):
-                continue
-            entries = bpf.map_info(self.plane.maps[spec.name]).max_entries
-            want = spec.entries(wanted)
-            # 1: of a family that was not, or is no more, in use; it is made anew, or let be.
-            if entries != want and 1 not in (entries, want):
-                found[spec.name] = (entries, want)
-        return found
 
     def _in_use(self, backends: Collection[int]) -> frozenset[int]:
         if not backends:
@@ -156,20 +148,24 @@ class Former:
 
 def rooms_of(fds: Mapping[str, int]) -> tuple[int, int]:
     """How many services, and how many backends, a data plane's maps have room for."""
+    return _rooms(_entries_of(fds))
+
+
+def _rooms(entries: Mapping[str, int]) -> tuple[int, int]:
     services = min(
-        _entries(fds, "services"),
-        _entries(fds, "hash_tables") // 2,
-        _entries(fds, "tokens") - abi.TOKENS_SERVICE,
+        entries["services"],
+        entries["hash_tables"] // 2,
+        entries["tokens"] - abi.TOKENS_SERVICE,
     )
     return services, min(
-        _entries(fds, "backends"),
-        _entries(fds, "backend_index") // 2,
-        _entries(fds, "names") - services,
+        entries["backends"],
+        entries["backend_index"] // 2,
+        entries["names"] - services,
     )
 
 
-def _entries(fds: Mapping[str, int], name: str) -> int:
-    return bpf.map_info(fds[name]).max_entries
+def _entries_of(fds: Mapping[str, int]) -> dict[str, int]:
+    return {name: bpf.map_info(fd).max_entries for name, fd in fds.items()}
 
 
 def _method(value: abi.BackendValue) -> Forwarding:
@@ -207,7 +203,7 @@ def open_former(found: InstanceRef) -> Former:
 
 def _check_kinds(path: Path, mend: str) -> None:
     """Each pin is what its name says; else its description would be misread."""
-    known = {spec.name for spec in MAP_SPECS}
+    known = {spec.name for spec in MAP_SPECS} | {before for _, before in PREVIOUS.values()}
     for name in sorted(os.listdir(path)):
         pin = path / name
         if name.startswith(PROG_PREFIX):
@@ -238,20 +234,21 @@ def _check_maps(path: Path, plane: DataPlane, mend: str) -> None:
             f"{path}: pins are missing ({', '.join(missing)}), as after a stop that was cut "
             f"short: {mend}"
         )
-    for spec in MAP_SPECS:
-        if spec.private:
-            continue
-        info = bpf.map_info(plane.maps[spec.name])
-        wanted = _layout(spec)
-        fixed = spec.name in _FIXED
+    specs = {spec.name: spec for spec in MAP_SPECS if not spec.private}
+    names = [(name, name) for name in specs]
+    names += [(before, table) for table, (_, before) in PREVIOUS.items() if before in plane.maps]
+    for name, like in names:
+        info = bpf.map_info(plane.maps[name])
+        wanted = _layout(specs[like])
+        fixed = name in resize.FIXED
         got = (info.type, info.key_size, info.value_size, info.max_entries if fixed else 0)
         if got != wanted:
             raise PinError(
-                f"{path / spec.name}: a map of another layout (type, key and value bytes, fixed "
+                f"{path / name}: a map of another layout (type, key and value bytes, fixed "
                 f"entries: {got}, expected {wanted}): {mend}"
             )
 
 
 def _layout(spec: MapSpec) -> tuple[int, int, int, int]:
-    entries = spec.entries(Sizes()) if spec.name in _FIXED else 0
+    entries = spec.entries(Sizes()) if spec.name in resize.FIXED else 0
     return int(spec.type), spec.key_size, spec.value_size or 0, entries

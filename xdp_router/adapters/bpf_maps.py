@@ -6,14 +6,17 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xdp_router.core import abi
 from xdp_router.core.address import icmp_protocol
 from xdp_router.core.model import Endpoint
 
 from .bpf_ctypes import BpfError
-from .bpf_syscall import Batch, BpfMap, possible_cpus
+from .bpf_syscall import BpfMap, possible_cpus
+from .flow_tables import FlowTable as FlowTable
+from .flow_tables import FlowTables as FlowTables
+from .flow_tables import PendingFlows as PendingFlows
 from .pick_maps import BackendLoads, PickTables
 from .probe_index import ProbeIndex
 from .service_maps import AT_ONCE, Affinity, ConnectionIds, ServiceRanges, SourceRules, Usage
@@ -25,74 +28,6 @@ _BATCH = 4096
 
 def _u32(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
-
-
-class PendingFlows:
-    """``pending_flows``, or that of IPv6: flows from first packet to completed handshake."""
-
-    __slots__ = ("_map", "batches", "delete", "insert_noexist", "read")
-
-    def __init__(self, fd: int) -> None:
-        self._map = BpfMap(fd)
-        # Bound once: these run thousands of times a second.
-        self.insert_noexist = self._map.insert
-        """``(key, value) -> errno``: 0, or EEXIST when somebody decided first."""
-        self.delete = self._map.delete
-        """``(key) -> errno``."""
-        self.read = self._map.read
-        """``(key) -> value or None``."""
-        self.batches = self._map.batches
-
-
-class FlowTable:
-    """``flow_table``, or that of IPv6: established flows, two entries each."""
-
-    __slots__ = ("_map", "max_entries")
-
-    def __init__(self, fd: int) -> None:
-        self._map = BpfMap(fd)
-        self.max_entries = self._map.info.max_entries
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """All entries, ``size`` a batch; see BpfMap.batches. Deleting meanwhile is safe."""
-        return self._map.batches(size)
-
-    def read(self, key: bytes) -> bytes | None:
-        """One entry's value, or None."""
-        return self._map.read(key)
-
-    def insert_noexist(self, key: bytes, value: bytes) -> int:
-        """Insert. 0 or an errno: EEXIST, or E2BIG when the table is full."""
-        return self._map.insert(key, value)
-
-    def delete(self, key: bytes) -> int:
-        """Delete. 0 or ENOENT."""
-        return self._map.delete(key)
-
-
-@dataclass(frozen=True, slots=True)
-class FlowTables:
-    """The tables of one address family's flows. ``family``: 4 or 6."""
-
-    family: int
-    pending: PendingFlows
-    flows: FlowTable
-    flood: PendingFlows | None = None
-    """``flood_flows``: as ``pending``, of flows that XDP decided because there were too many."""
-
-    @property
-    def both(self) -> tuple[PendingFlows, ...]:
-        """Where a flow's FORWARD and REPLY may be, in the order that XDP looks in."""
-        return (self.pending,) if self.flood is None else (self.pending, self.flood)
-
-    def read_pending(self, key: bytes) -> bytes | None:
-        """A flow's FORWARD or REPLY, wherever it is, or None."""
-        return next((raw for table in self.both if (raw := table.read(key)) is not None), None)
-
-    def delete_pending(self, key: bytes) -> None:
-        """Delete it, wherever it is."""
-        for table in self.both:
-            table.delete(key)
 
 
 class Services:
@@ -409,14 +344,14 @@ class Maps:
         self.probe_index = ProbeIndex(fds["backend_index"])
         self.hash_tables = HashTables(fds["hash_tables"])
         self.pending_flows = PendingFlows(fds["pending_flows"])
-        self.flow_table = FlowTable(fds["flow_table"])
+        self.flow_table = FlowTable(fds["flow_table"], fds.get("flow_table_previous"))
         flood_flows = PendingFlows(fds["flood_flows"])
         self.by_family = {
             4: FlowTables(4, self.pending_flows, self.flow_table, flood_flows),
             6: FlowTables(
                 6,
                 PendingFlows(fds["pending_flows6"]),
-                FlowTable(fds["flow_table6"]),
+                FlowTable(fds["flow_table6"], fds.get("flow_table_previous6")),
                 PendingFlows(fds["flood_flows6"]),
             ),
         }

@@ -53,6 +53,7 @@ class MapType(enum.IntEnum):
     PERCPU_ARRAY = 6
     LRU_HASH = 9
     LPM_TRIE = 11
+    ARRAY_OF_MAPS = 12
     RINGBUF = 27
 
 
@@ -60,10 +61,19 @@ class MapType(enum.IntEnum):
 
 
 def map_create(
-    map_type: int, name: str, key_size: int, value_size: int, max_entries: int, flags: int = 0
+    map_type: int,
+    name: str,
+    key_size: int,
+    value_size: int,
+    max_entries: int,
+    flags: int = 0,
+    inner_fd: int = 0,
 ) -> int:
-    """Create a map and return its fd. Sizes are bytes; the kernel keeps 15 chars of the name."""
-    opts = MapCreateOpts(sz=ct.sizeof(MapCreateOpts), map_flags=flags)
+    """Create a map and return its fd. Sizes are bytes; the kernel keeps 15 chars of the name.
+
+    ``inner_fd``: a map like those that a map of maps is to hold.
+    """
+    opts = MapCreateOpts(sz=ct.sizeof(MapCreateOpts), map_flags=flags, inner_map_fd=inner_fd)
     action = f"create map {name} ({max_entries:,} entries)"
     arguments = (map_type, name.encode(), key_size, value_size, max_entries, ct.byref(opts))
     return checked(action, "bpf_map_create", *arguments)
@@ -132,6 +142,21 @@ class BpfMap:
             count = ct.c_uint32(len(chunk))
             result = update(self.fd, keys, values, ct.byref(count), None)
             if result < 0:
+                raise BpfError(-result, f"write to map {self.info.name}", hint(-result))
+
+    def write_batch(self, batch: Batch) -> None:
+        """Set all of a batch. What an LRU map finds no place for is left out. Raises BpfError."""
+        update = function("bpf_map_update_batch")
+        key_size, value_size = self.info.key_size, self.info.value_size
+        done = 0
+        while done < batch.count:
+            count = ct.c_uint32(batch.count - done)
+            keys, values = batch.keys[done * key_size :], batch.values[done * value_size :]
+            result = update(self.fd, keys, values, ct.byref(count), None)
+            done += count.value
+            if result == -errno.ENOMEM and self.info.type == MapType.LRU_HASH:
+                done += 1
+            elif result < 0:
                 raise BpfError(-result, f"write to map {self.info.name}", hint(-result))
 
     def read(self, key: bytes) -> bytes | None:

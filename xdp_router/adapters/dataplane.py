@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -22,9 +22,11 @@ from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
 
 from . import bpf_syscall as bpf
+from . import resize
 from .map_specs import (
     ENTRY_PROGRAM,
     MAP_SPECS,
+    PREVIOUS,
     STAGE_PROGRAMS,
     DeclaredMap,
     ProgramMismatch,
@@ -119,20 +121,50 @@ class DataPlane:
     def succeed(cls, loader: Loader, former: DataPlane, sizes: Sizes | None = None) -> DataPlane:
         """Load the programs over the maps of ``former``, except those that are a program's own.
 
-        Tables that ``former`` had no use for are made anew if ``sizes`` want them. Nothing runs
+        Tables that ``former`` had no use for are made anew if ``sizes`` want them, and so are
+        those of another size (``resize.plan``): what was in them is for others to bring over, but
+        flows, whose former tables the programs have in ``previous``. Nothing runs
         the programs yet, and nothing is pinned: see ``take_over``. Raises as ``create``.
         """
         plane = cls({}, {}, None, loader.name)
+        anew = resize.plan(former.maps, sizes) if sizes is not None else {}
+        given = {name: fd for name, fd in former.maps.items() if name not in anew}
         with contextlib.ExitStack() as undo:
             undo.callback(plane.close)
-            plane._load(loader, sizes or Sizes(), former.maps)
+            plane._load(loader, sizes or Sizes(), given)
+            for table, (_, before) in PREVIOUS.items():
+                plane._look_into(table, former.maps.get(table if table in anew else before))
             undo.pop_all()
         return plane
 
-    def take_over(self, former: DataPlane, links: Mapping[str, int]) -> None:
+    def _look_into(self, table: str, before: int | None) -> None:
+        """Let the programs have what was ``table`` before; None: there is nothing in it."""
+        if before is not None:
+            outer, name = PREVIOUS[table]
+            bpf.BpfMap(self.maps[outer]).write(_u32(0), _u32(before))
+            self.maps[name] = os.dup(before)
+
+    def drop_previous(self, table: str) -> None:
+        """No flow is any more in what was ``table`` before: the kernel frees it when nobody reads
+        it. Raises BpfError or OSError."""
+        outer, name = PREVIOUS[table]
+        if name not in self.maps:
+            return
+        bpf.BpfMap(self.maps[outer]).delete(_u32(0))
+        if self.pin_dir is not None and self.owns_pins():
+            (self.pin_dir / name).unlink(missing_ok=True)
+        os.close(self.maps.pop(name))
+
+    def take_over(
+        self,
+        former: DataPlane,
+        links: Mapping[str, int],
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
         """Let the attachments run this program, and put our pins in the place of the former's.
 
-        ``links``: fds of the attachments, by interface. No packet is without a program; whatever
+        ``links``: fds of the attachments, by interface. ``prepare`` is called as late as can be
+        before. No packet is without a program; whatever
         instant this is cut short at, pins and attachments can be adopted or detached. Raises
         BpfError or PinError; the former's program runs again then.
         """
@@ -141,11 +173,14 @@ class DataPlane:
         aside = self._pin_aside(where.parent, links)
         try:
             with contextlib.ExitStack() as undo:
+                prepare()
+                # First: flows that the new program moves must be in maps that a successor finds.
+                exchange(aside, where)
+                undo.callback(exchange, aside, where)
                 for link in links.values():
                     bpf.link_update(link, self.entry)
                     if entry is not None:
                         undo.callback(bpf.link_update, link, entry)
-                exchange(aside, where)
                 undo.pop_all()
         except OSError:  # a BpfError, too
             remove_pins(aside)
@@ -237,8 +272,9 @@ class DataPlane:
                 if not used:
                     continue  # no program has a use for it
                 value_size = max(used)  # they run one after the other
+            inner = self.maps[spec.inner] if spec.inner else 0
             self.maps[spec.name] = bpf.map_create(
-                spec.type, spec.name, spec.key_size, value_size, wanted, spec.flags
+                spec.type, spec.name, spec.key_size, value_size, wanted, spec.flags, inner
             )
 
     def _load_family(self, program: Program, family: int) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,10 +113,18 @@ class PlaneFlows:
             families = [each for each in families if each.family == family]
             begin = client_addr.to_bytes(16 if family == 6 else 4, "big")
         for tables in families:
-            for batch in tables.flows.batches(BATCH):
+            flows, told = tables.flows, set[bytes]()
+            # First: what is moved meanwhile is then met in both, and told once.
+            before = flows.previous.batches(BATCH) if flows.previous is not None else ()
+            for batch, is_own in itertools.chain(
+                ((each, False) for each in before),
+                ((each, True) for each in flows.own_batches(BATCH)),
+            ):
                 for key, value in batch:
-                    if not key.startswith(begin):
+                    if not key.startswith(begin) or key in told:
                         continue
+                    if not is_own:
+                        told.add(key)
                     entry = abi.unpack_flow_entry(value)
                     if entry.direction is abi.Direction.FORWARD:
                         yield self._established(tables.flows, key, value, entry)

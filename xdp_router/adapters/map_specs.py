@@ -67,6 +67,7 @@ class MapSpec:
     """One map. Sizes in bytes; ``value_size`` None: the program alone knows (and uses) it.
 
     ``private``: holds nothing that outlives the program, so each generation has its own.
+    ``inner``: of a map of maps, the one that they are like.
     """
 
     name: str
@@ -76,6 +77,7 @@ class MapSpec:
     entries: Callable[[Sizes], int]
     flags: int = 0
     private: bool = False
+    inner: str = ""
 
 
 _U32 = 4
@@ -347,6 +349,24 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         private=True,
     ),
     MapSpec(
+        "previous",  # the former's flow_table, if it is of another size and not empty yet
+        MapType.ARRAY_OF_MAPS,
+        _U32,
+        _U32,
+        lambda s: 1,
+        private=True,
+        inner="flow_table",
+    ),
+    MapSpec(
+        "previous6",
+        MapType.ARRAY_OF_MAPS,
+        _U32,
+        _U32,
+        lambda s: 1,
+        private=True,
+        inner="flow_table6",
+    ),
+    MapSpec(
         "leaving",  # since when the daemon is about to send a datagram; 0: it is not
         MapType.ARRAY,
         _U32,
@@ -363,6 +383,14 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         private=True,
     ),
 )
+
+
+PREVIOUS = {
+    "flow_table": ("previous", "flow_table_previous"),
+    "flow_table6": ("previous6", "flow_table_previous6"),
+}
+"""By table of flows: the map that holds the one of before, and the name that this one has itself
+and is pinned by as long as there is one."""
 
 
 def by_count(spec: MapSpec) -> bool:

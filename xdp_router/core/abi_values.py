@@ -88,6 +88,7 @@ class Stage(enum.IntEnum):
     TAKE_OVER = 16
     FORWARD = 17
     KILLED = 18
+    PREVIOUS = 19
 
 
 class Counter(enum.IntEnum):
@@ -189,6 +190,8 @@ class Counter(enum.IntEnum):
     pick_unusable = 93
     inline_tried = 94
     decided_control_arm = 95
+    flow_moved = 96
+    flow_not_moved = 97
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,8 @@ from .config_metrics import format_metrics
 from .config_scrape import format_scrape, scrape_keys
 from .model import NO_BACKEND, Backend, HealthSettings, Probe, ProbeKind, ScoreWeights, Service
 
-_REMAKE = (
-    "tables keep the size that they were made with: stop the daemon without --persist and attach "
-    "again, which ends its connections"
-)
 _RESTART = "restart the daemon with --persist: connections go on"
+_REMAKE = f"tables keep their size while it runs: {_RESTART}"
 FIXED: Mapping[str, str] = {
     "max_flows": _REMAKE,
     "pending_flows": _REMAKE,

@@ -29,6 +29,7 @@ from . import (
     loads,
     orphans,
     picks,
+    previous,
     probe_kinds,
     probes,
     quic,
@@ -91,4 +92,5 @@ CASES = [
     *control_arm.CASES,
     *loads.CASES,
     *signs.CASES,
+    *previous.CASES,
 ]
