@@ -14,6 +14,7 @@ import pytest
 from tests.support.bpf_programs import LOADERS, SMALL, IdleLoader, real_loader, trivial_program
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.bpf_maps import Control
 from xdp_router.adapters.dataplane import (
     DataPlane,
@@ -124,6 +125,37 @@ def test_pinned_data_plane_outlives_its_creator(loader: str, bpffs: Path) -> Non
     assert find_instances(bpffs) == []
     assert os.listdir(pins.parent) == []
     assert _open_fds() <= before + (2 if loader == "bcc" else 0)  # libbcc keeps some
+
+
+@pytest.mark.parametrize("vanish", [1, 99])
+def test_a_pin_that_goes_meanwhile_is_no_fault(
+    vanish: int, bpffs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that has moved all flows unpins the table of before. Once; or each time, which is
+    told."""
+    pins = instance_dir(bpffs, ["eth0"])
+    created = DataPlane.create(IdleLoader(), SMALL, pins)
+    before = _open_fds()
+    listed = os.listdir
+    looks: list[Path] = []
+
+    def and_then_one_goes(path: Path) -> list[str]:
+        if path != pins:
+            return listed(path)
+        looks.append(path)
+        return [*listed(path), *(["flow_table_previous"] if len(looks) <= vanish else [])]
+
+    monkeypatch.setattr(os, "listdir", and_then_one_goes)
+    if vanish == 1:
+        opened = DataPlane.open(pins)
+        assert opened.maps.keys() == created.maps.keys()
+        opened.close()
+    else:
+        with pytest.raises(BpfError, match="flow_table_previous"):
+            DataPlane.open(pins)
+    assert _open_fds() == before
+    created.unpin()
+    created.close()
 
 
 def test_without_bpffs_the_mount_command_is_named(tmp_path: Path, bpffs: Path) -> None:

@@ -10,6 +10,7 @@ is pinned: that is how forwarding goes on when the daemon is gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from xdp_router.core.errors import XdpRouterError
 
 from . import bpf_syscall as bpf
 from . import resize
+from .bpf_ctypes import BpfError
 from .map_specs import (
     ENTRY_PROGRAM,
     MAP_SPECS,
@@ -52,6 +54,7 @@ from .pins import require_bpffs as require_bpffs
 
 _ALIVE_NS = 1_000_000_000  # 100 missed heartbeats; a loaded machine is late, not that late
 _LOOK_S = 0.02
+_LOOKS = 5  # at pins that somebody takes away, or puts others in the place of, meanwhile
 
 
 class InstanceExists(XdpRouterError):
@@ -197,12 +200,22 @@ class DataPlane:
     def open(cls, pin_dir: Path) -> DataPlane:
         """Open a pinned data plane: for the CLI, ``detach``, and later adoption.
 
+        A daemon may be taking pins away meanwhile, or taking over: then it is looked at again.
+
         Raises NoInstance when it is not there, BpfError when it may not be opened.
         """
-        if not pin_dir.is_dir():
-            raise NoInstance(
-                f"{pin_dir}: no data plane is pinned there: sudo xdp-routerd attach IFACE"
-            )
+        for left in reversed(range(_LOOKS)):
+            if not pin_dir.is_dir():
+                break
+            try:
+                return cls._open(pin_dir)
+            except BpfError as error:
+                if error.errno != errno.ENOENT or not left:
+                    raise
+        raise NoInstance(f"{pin_dir}: no data plane is pinned there: sudo xdp-routerd attach IFACE")
+
+    @classmethod
+    def _open(cls, pin_dir: Path) -> DataPlane:
         plane = cls({}, {}, pin_dir)
         plane._identity = identity(pin_dir)
         try:
