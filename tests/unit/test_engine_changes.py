@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.cast import sequence
+from tests.support.cast import DEFAULTS, sequence
+from tests.support.cast import service as web_of
 from tests.support.playbook import MS
 from xdp_router.core.commands import (
     Command,
@@ -302,6 +303,19 @@ def test_a_first_packet_is_decided_whatever_changes_meanwhile(
     assert world.tables.keys() == world.services.keys()
     if all(service.mode is not Mode.SNAPSHOT for service in world.services.values()):
         assert world.engine.deadline() is None
+
+
+def test_who_waits_for_a_flow_of_its_source_is_decided_though_affinity_ends() -> None:
+    """A reload takes ``affinity`` away while the source's first flow is decided."""
+    together = replace(web_of(2), affinity_ns=60_000 * MS)
+    world = World((together,), DEFAULTS)
+    for backend in (1, 2):
+        world.tell(BackendState(backend, True))
+    world.step("first", 0, 3)
+    world.step("first", 0, 6)  # of the same client
+    world.obey(world.change((replace(together, affinity_ns=0),), DEFAULTS))
+    world.wait(world.now + 1_000 * MS)
+    assert not world.open
 
 
 @settings(max_examples=100, deadline=None)

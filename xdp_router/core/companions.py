@@ -45,6 +45,10 @@ class Companions:
         self._ahead[source] = flow
         return None
 
+    def is_ahead(self, flow: Flow) -> bool:
+        """Whether others may wait for this flow, also if its service has no affinity by now."""
+        return bool(self._ahead) and self._ahead.get(_source(flow)) is flow
+
     def leave(self, flow: Flow) -> None:
         """What was decided of its source cannot be had: this flow is ahead of others now."""
         source = _source(flow)

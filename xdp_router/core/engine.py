@@ -298,7 +298,7 @@ class Engine:
 
     def _settled(self, flow: Flow, backend: int, now_ns: int, out: list[Command]) -> None:
         """The flow is decided, or let go: those of its source that waited go on."""
-        if not flow.service.affinity_ns:
+        if not flow.service.affinity_ns and not self._companions.is_ahead(flow):
             return
         for each in self._companions.settled(flow, backend, now_ns):
             if self._open.get(each.first.key) is each:  # else XDP has decided it
