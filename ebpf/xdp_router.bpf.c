@@ -193,7 +193,7 @@ XR_SEC int stage_bound(struct xdp_md *ctx)
 	flow = flow_table_lookup(&p.key);
 	if (!flow) /* it has just been removed */
 		return drop(XR_COUNT_orphan_dropped);
-	return flow_long_packet(ctx, &p, flow);
+	return flow_long_packet(ctx, &p, flow, 0);
 }
 
 XR_SEC int stage_forward(struct xdp_md *ctx)

@@ -53,7 +53,6 @@ static __always_inline __u8 syn_window_scale(struct xdp_md *ctx, const struct pa
 	return tcp_is_there(ctx, &syn) ? parse_window_scale(ctx, &syn) : XR_NO_WSCALE;
 }
 
-/* XDP decides by itself, in this pass: nobody else will, or not in time. */
 /* Tells the daemon, with what was compared if that decided. */
 static __always_inline void decision_submit(struct xdp_md *ctx, const struct packet *p,
 					    struct scratch *scratch)
@@ -78,6 +77,7 @@ static __always_inline void decision_submit(struct xdp_md *ctx, const struct pac
 	events_submit(event);
 }
 
+/* XDP decides by itself, in this pass: nobody else will, or not in time. */
 static __always_inline int decide_stage(struct xdp_md *ctx)
 {
 	struct scratch *scratch = scratch_lookup(ctx);

@@ -25,9 +25,11 @@ static __always_inline void peer_key(const flow_entry_t *flow, __u8 proto, flow_
 
 /*
  * The other direction's entry, or 0. Two services may share a backend, and so a reply
- * tuple: an entry that sends elsewhere belongs to another flow.
+ * tuple: an entry that sends elsewhere belongs to another flow. `former`: the table of before,
+ * of a flow that is served where it is there (see previous.h); else 0.
  */
-static __always_inline flow_entry_t *peer_of(const flow_key_t *key, const flow_entry_t *flow)
+static __always_inline flow_entry_t *peer_in(void *former, const flow_key_t *key,
+					     const flow_entry_t *flow)
 {
 	flow_entry_t *peer;
 	flow_key_t other;
@@ -36,10 +38,17 @@ static __always_inline flow_entry_t *peer_of(const flow_key_t *key, const flow_e
 		return 0;
 	peer_key(flow, key->proto, &other);
 	peer = flow_table_lookup(&other);
+	if (!peer && former)
+		peer = previous_entry(former, &other);
 	if (!peer || !addr_equal(peer->new_saddr, key->daddr) || peer->new_sport != key->dport ||
 	    !addr_equal(peer->new_daddr, key->saddr) || peer->new_dport != key->sport)
 		return 0;
 	return peer;
+}
+
+static __always_inline flow_entry_t *peer_of(const flow_key_t *key, const flow_entry_t *flow)
+{
+	return peer_in(0, key, flow);
 }
 
 /* How long an established flow may be silent. */
@@ -96,7 +105,8 @@ static __always_inline int is_own_rst(const struct packet *p, const flow_entry_t
  * was probed, or somebody's guess) the other side is asked. That one's numbers may be as old: of
  * a flow whose first segments here were copies, neither side would ever be followed else.
  */
-static __always_inline int is_credible(const struct packet *p, const flow_entry_t *flow, __u32 end)
+static __always_inline int is_credible(const struct packet *p, const flow_entry_t *flow, __u32 end,
+				       void *former)
 {
 	int follows = p->seq == flow->seq_next || (__s32)(end - flow->seq_next) <= 0;
 	__u32 newly_acked = p->ack - flow->ack;
@@ -105,7 +115,7 @@ static __always_inline int is_credible(const struct packet *p, const flow_entry_
 
 	if (follows && acks)
 		return 1;
-	peer = peer_of(&p->key, flow);
+	peer = peer_in(former, &p->key, flow);
 	return peer && in_window(p, peer) && (acks || (__s32)(p->ack - peer->seq_next) <= 0);
 }
 
@@ -122,9 +132,9 @@ static __always_inline void note_cut(const flow_entry_t *flow, const flow_entry_
 }
 
 /* A FIN or RST. Returns 0 when it cannot be the sender's own and must change nothing. */
-static __always_inline int flow_closing(const struct packet *p, flow_entry_t *flow)
+static __always_inline int flow_closing(const struct packet *p, flow_entry_t *flow, void *former)
 {
-	flow_entry_t *peer = peer_of(&p->key, flow);
+	flow_entry_t *peer = peer_in(former, &p->key, flow);
 
 	if (!peer)
 		return 0;
@@ -151,9 +161,10 @@ static __always_inline int flow_closing(const struct packet *p, flow_entry_t *fl
 }
 
 /* New data after the end: the FIN or RST was not the peers' own. The flow lives on. */
-static __always_inline void flow_revoke_closing(const struct packet *p, flow_entry_t *flow)
+static __always_inline void flow_revoke_closing(const struct packet *p, flow_entry_t *flow,
+						void *former)
 {
-	flow_entry_t *peer = peer_of(&p->key, flow);
+	flow_entry_t *peer = peer_in(former, &p->key, flow);
 
 	if (!peer || !in_window(p, peer))
 		return;
@@ -166,7 +177,7 @@ static __always_inline void flow_revoke_closing(const struct packet *p, flow_ent
 }
 
 /* Follows sequence numbers. SYNs and RSTs carry none that this side is bound to. */
-static __always_inline void flow_track(const struct packet *p, flow_entry_t *flow)
+static __always_inline void flow_track(const struct packet *p, flow_entry_t *flow, void *former)
 {
 	__u32 end = p->seq + segment_length(p);
 	__u32 advance = end - flow->seq_next;
@@ -174,13 +185,14 @@ static __always_inline void flow_track(const struct packet *p, flow_entry_t *flo
 	if (p->flags & (TCP_FIN | TCP_RST | TCP_SYN)) {
 		if (p->flags & TCP_SYN)
 			return;
-		if (!flow_closing(p, flow) || (p->flags & TCP_RST) || !is_credible(p, flow, end))
+		if (!flow_closing(p, flow, former) || (p->flags & TCP_RST) ||
+		    !is_credible(p, flow, end, former))
 			return;
 	} else {
-		if (!is_credible(p, flow, end))
+		if (!is_credible(p, flow, end, former))
 			return;
 		if (flow->state == XR_TCP_CLOSING && p->payload && advance - 1 < TCP_WINDOW_MAX)
-			flow_revoke_closing(p, flow);
+			flow_revoke_closing(p, flow, former);
 	}
 	if (advance - 1 < TCP_WINDOW_MAX)
 		flow->seq_next = end;
@@ -233,20 +245,20 @@ static __always_inline void client_moves(struct xdp_md *ctx, const struct packet
  * exchanged. Only a segment that comes exactly next says so: nobody guesses that number.
  */
 static __always_inline void flow_follow_client(struct xdp_md *ctx, const struct packet *p,
-					       flow_entry_t *flow, __u32 expected_seq)
+					       flow_entry_t *flow, __u32 expected_seq, void *former)
 {
 	flow_entry_t *peer;
 
 	if (p->seq != expected_seq || came_as_ever(ctx, p, flow))
 		return;
-	peer = is_one_sided(flow) ? flow : peer_of(&p->key, flow);
+	peer = is_one_sided(flow) ? flow : peer_in(former, &p->key, flow);
 	if (peer && p->ack - flow->ack <= flow->window)
 		client_moves(ctx, p, flow, peer);
 }
 
 /* The frame has been found to be for us, and to fit into what it leaves by. */
 static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p, flow_entry_t *flow,
-					const struct control *control)
+					const struct control *control, void *former)
 {
 	struct rewrite to = {
 		.saddr = flow->new_saddr,
@@ -265,10 +277,10 @@ static __always_inline int flow_forward(struct xdp_md *ctx, struct packet *p, fl
 			return go_to_stage(ctx, XR_STAGE_KILLED);
 		one_sided_track(p, flow);
 	} else {
-		flow_track(p, flow);
+		flow_track(p, flow, former);
 	}
 	if (flow->direction == XR_DIR_FORWARD) {
-		flow_follow_client(ctx, p, flow, expected_seq);
+		flow_follow_client(ctx, p, flow, expected_seq, former);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
 	if (control && (control->flags & XR_CONTROL_NO_XMIT) && takes_no_frames(flow->ifindex))
@@ -284,12 +296,12 @@ static __always_inline int flow_packet(struct xdp_md *ctx, struct packet *p, flo
 
 	if (is_long(p, control))
 		return go_to_stage(ctx, XR_STAGE_BOUND);
-	return flow_forward(ctx, p, flow, control);
+	return flow_forward(ctx, p, flow, control, 0);
 }
 
-/* The same for a packet that is longer than some interface takes. */
+/* The same for a packet that is longer than some interface takes, or of a flow in `former`. */
 static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p,
-					    flow_entry_t *flow)
+					    flow_entry_t *flow, void *former)
 {
 	struct backend *backend;
 	__u32 mtu;
@@ -302,7 +314,7 @@ static __always_inline int flow_long_packet(struct xdp_md *ctx, struct packet *p
 	}
 	if (mtu)
 		return too_big(ctx, p, mtu);
-	return flow_forward(ctx, p, flow, control_lookup());
+	return flow_forward(ctx, p, flow, control_lookup(), former);
 }
 
 #endif

@@ -47,9 +47,11 @@ static __always_inline int move_pair(void *table, flow_key_t *first, flow_entry_
 			flow_table_delete(first);
 		return result;
 	}
-	if (before) /* whoever had put it there may have found no room for the other one */
-		flow_table_insert(first, reply);
 	previous_delete(table, last);
+	if (before) { /* who had put it there may find no room for FORWARD, and take it out again */
+		flow_table_insert(first, reply);
+		return 0; /* so the former's is left: to the backend's next packet, or the daemon */
+	}
 	previous_delete(table, first);
 	return 0;
 }
@@ -130,8 +132,8 @@ static __always_inline int previous_stage(struct xdp_md *ctx)
 			count(XR_COUNT_flow_not_moved);
 		}
 		if (parsed == PARSE_UDP)
-			return udp_flow_packet(ctx, &p, flow);
-		return flow_long_packet(ctx, &p, flow);
+			return udp_flow_packet(ctx, &p, flow, table);
+		return flow_long_packet(ctx, &p, flow, table);
 	}
 	flow = flow_table_lookup(&p.key); /* moved since the first look */
 	if (flow)

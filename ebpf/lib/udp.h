@@ -18,7 +18,8 @@
 
 /* Replies follow the client. 0: from elsewhere, while the client is still heard where it was. */
 static __always_inline int udp_follow_client(struct xdp_md *ctx, const struct packet *p,
-					     flow_entry_t *flow, const struct control *control)
+					     flow_entry_t *flow, const struct control *control,
+					     void *former)
 {
 	flow_entry_t *peer;
 
@@ -27,14 +28,15 @@ static __always_inline int udp_follow_client(struct xdp_md *ctx, const struct pa
 	if (interfaces_lookup(flow->ifindex) &&
 	    (!control || !older_than(flow->last_seen_ns, UDP_MOVE_NS, control->heartbeat_ns)))
 		return 0;
-	peer = is_one_sided(flow) ? flow : peer_of(&p->key, flow);
+	peer = is_one_sided(flow) ? flow : peer_in(former, &p->key, flow);
 	if (peer)
 		client_moves(ctx, p, flow, peer);
 	return 1;
 }
 
-/* The frame has been found to be for us. */
-static __always_inline int udp_flow_packet(struct xdp_md *ctx, struct packet *p, flow_entry_t *flow)
+/* The frame has been found to be for us. `former`: as of peer_in(). */
+static __always_inline int udp_flow_packet(struct xdp_md *ctx, struct packet *p, flow_entry_t *flow,
+					   void *former)
 {
 	struct control *control = control_lookup();
 	int forward = flow->direction == XR_DIR_FORWARD;
@@ -64,7 +66,8 @@ static __always_inline int udp_flow_packet(struct xdp_md *ctx, struct packet *p,
 	}
 	if (forward) {
 		/* what comes from elsewhere is counted, and keeps nothing alive */
-		flow_account(p, flow, udp_follow_client(ctx, p, flow, control) ? control : 0);
+		flow_account(p, flow,
+			     udp_follow_client(ctx, p, flow, control, former) ? control : 0);
 		return send_to_backend(ctx, p, &to, flow->backend);
 	}
 	flow_account(p, flow, control);
@@ -123,7 +126,7 @@ static __always_inline int udp_stage(struct xdp_md *ctx)
 		return udp_miss(ctx, &p);
 	if (!mac_equal(p.eth->h_dest, flow->in_mac) && !is_our_mac(ctx, p.eth))
 		return pass(XR_COUNT_pass_other_mac);
-	return udp_flow_packet(ctx, &p, flow);
+	return udp_flow_packet(ctx, &p, flow, 0);
 }
 
 #endif

@@ -156,6 +156,15 @@ class LoadedProgram:
             assert self.before.insert(key, value) == self.flows.delete(key) == 0
         self.previous.write(bytes(4), self.before.fd.to_bytes(4, "little"))
 
+    def put_back(self) -> None:
+        """The other way round, for looks at it: what was put into ``flow_table`` meanwhile goes."""
+        for key in list(self.flows.each_key()):
+            self.flows.delete(key)
+        for key in list(self.before.each_key()):
+            value = self.before.read(key)
+            assert value is not None
+            assert self.flows.insert(key, value) == self.before.delete(key) == 0
+
     def clear_fragments(self) -> None:
         """Forget all fragments."""
         for key in list(self.fragments.each_key()):

@@ -12,6 +12,7 @@ from xdp_router.core import abi
 from . import (
     bound,
     closing,
+    credible,
     direct,
     fragments,
     fullnat,
@@ -65,6 +66,22 @@ def _read(case: Case) -> Case:
     """The same, but the flow stays where it is: the packet is none that keeps it alive."""
     given, then = (*case.given, before), (tables_hold(0, 0),)
     return dataclasses.replace(case, name=f"before: {case.name}", given=given, then=then)
+
+
+def _put_back(world: World, _started_ns: int) -> None:
+    """For looks at ``flow_table``."""
+    world.program.put_back()
+
+
+def _in_place(case: Case, name: str, *why: Given, **counted: int) -> Case:
+    """All comes out as if the flow were in ``flow_table``, but it stays in the table of before."""
+    return dataclasses.replace(
+        case,
+        name=f"before: {name}: {case.name}",
+        given=(*case.given, *why),
+        then=(_put_back, *case.then),
+        counters={**case.counters, **counted},
+    )
 
 
 def _stays(case: Case) -> bool:
@@ -146,6 +163,26 @@ def _served(name: str, *given: Given, **counters: int) -> list[Case]:
     ]  # fmt: skip
 
 
+FOLLOWED = [
+    case
+    for case in (*closing.CASES, *credible.CASES, *bound.CASES, *udp_bound.CASES)
+    if _is_of_established(case)
+    and not _stays(case)
+    and not case.name.startswith(("ipip:", "dsr:"))
+    and "belongs to another flow" not in case.name
+    and not any(each in case.name for each in ("half", "numbers go round", "RST with ACK"))
+    and ({"client_moved", "closing_revoked"} & case.counters.keys() or "FIN" in case.name
+         or "RST" in case.name)
+]  # fmt: skip
+"""What is noted in both entries of a flow, or judged by the other one."""
+IN_PLACE = [
+    _in_place(case, "no room at all", *FULL, **NOT_MOVED)
+    if at % 2
+    else _in_place(case, "while programs are changed", *HELD)
+    for at, case in enumerate(FOLLOWED)
+]
+
+
 def half_moved(world: World) -> None:
     """REPLY is in the new table already, as after a daemon that was killed there."""
     key = next(each for each in world.program.flows.each_key() if _is_reply(world, each))
@@ -175,7 +212,7 @@ OTHERS = [
     *_served("while programs are changed", *HELD),
     forwarded("before: half of it was moved", to_service(THERE), to_backend(THERE),
               given=(*FLOW, half_moved), counters={"flow_moved": 1},
-              then=(holds(0), tables_hold(0, 2), has_flow("there", seq_next=THERE.seq + LENGTH))),
+              then=(holds(1), tables_hold(0, 2), has_flow("there", seq_next=THERE.seq + LENGTH))),
     forwarded("before: half of it was moved: a reply is a bound flow's", from_backend(BACK),
               to_client(BACK), at="backend", given=(*FLOW, half_moved),
               then=(holds(2), tables_hold(0, 1))),
@@ -186,6 +223,6 @@ OTHERS = [
 
 CASES = [
     # One family each is enough: what follows upon the move is as ever.
-    *(_in_one(each, at) for at, each in enumerate((*MOVED, *READ))),
+    *(_in_one(each, at) for at, each in enumerate((*MOVED, *READ, *IN_PLACE))),
     *OTHERS,
 ]
