@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.privileges import require_root
 from tests.support.small_router import flow_entries, put_flow
 from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters import resize
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
@@ -197,6 +199,79 @@ def test_sums_lose_nothing(former: DataPlane) -> None:
     assert new.backend_loads.open(1) == 30 - 12
     assert new.backend_loads.read(1).ewma_ns == 7
     assert Maps(plane.maps).traffic.read(1) == TrafficValue(3, 6, 3, 12, 5)
+    plane.close()
+
+
+def test_a_copy_keeps_no_entry() -> None:
+    """Tables of the usual size, filled by a flood: a few bytes an entry are remembered."""
+    require_root()
+    plane = DataPlane.create(IdleLoader(), replace(SMALL, pending=40_000), None)
+    table = bpf.BpfMap(plane.maps["pending_flows"])
+    table.write_all(_pending(number, 1) for number in range(30_000))
+    there = len(list(table.each_key()))
+    wanted = replace(SMALL, pending=80_000)
+    heir = DataPlane.succeed(IdleLoader(), plane, wanted)
+    carry = Carry(plane.maps, heir.maps, plan(plane.maps, wanted))
+    tracemalloc.start()
+    carry.copy()
+    carry.refresh()
+    carry.finish()
+    held, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert there > 20_000
+    assert held < 100 * there
+    assert most < 300 * there, "with batches, and the marks of two passes"
+    assert sum(1 for _ in bpf.BpfMap(heir.maps["pending_flows"]).each_key()) == there
+    heir.close()
+    plane.close()
+
+
+class _Opening(Carry):
+    """While tables are read flows are opened behind the walk, fewer each time."""
+
+    opens = 640
+    passes = 0
+
+    def _catch_up(self, name: str, *, new_runs: bool = False) -> int:
+        changed = super()._catch_up(name, new_runs=new_runs)
+        if name == "pending_flows":
+            self.passes += 1
+            self.opens //= 4
+            for number in range(self.opens):
+                self._old[name].write(*_pending(1000 * self.passes + number, 1))
+        return changed
+
+
+def test_few_are_left_for_the_end(former: DataPlane) -> None:
+    """What is opened while it is caught up with is caught up with as well, before the switch."""
+    plane = DataPlane.succeed(IdleLoader(), former, LARGER)
+    carry = _Opening(former.maps, plane.maps, plan(former.maps, LARGER))
+    carry.copy()
+    carry.refresh()
+    old, new = (set(bpf.BpfMap(each.maps["pending_flows"]).each_key()) for each in (former, plane))
+    assert len(old) == 160 + 40 + 10 + 2
+    assert len(old - new) <= 2
+    assert carry.passes == 4
+    carry.finish()
+    assert old <= set(bpf.BpfMap(plane.maps["pending_flows"]).each_key())
+    plane.close()
+
+
+def test_flows_that_open_are_read_last(former: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then comes the switch, and what was left of them is the first thing after it."""
+    plane, carry = _successor(former)
+    carry.copy()
+    read: list[str] = []
+    batches = resize._batches
+    monkeypatch.setattr(
+        resize, "_batches", lambda table: (read.append(table.info.name), batches(table))[1]
+    )
+    carry.refresh()
+    after = len(read)
+    carry.finish()
+    opening = {"pending_flows", "flood_flows", "pending_flows6", "flood_flows6"}
+    assert set(read[after - 4 : after]) == set(read[after : after + 4]) == opening
+    assert {"usage", "backend_load", "traffic_ended"} <= set(read[: after - 4])
     plane.close()
 
 

@@ -16,6 +16,7 @@ from xdp_router.core.abi_values import TrafficValue
 
 from . import bpf_syscall as bpf
 from .bpf_syscall import Batch, BpfMap, MapType
+from .entry_marks import EntryMarks, mark_of
 from .map_specs import MAP_SPECS, PREVIOUS, Sizes, by_count
 from .pick_maps import BackendLoads
 from .service_maps import Usage
@@ -27,6 +28,10 @@ _NOT_COPIED = (*PREVIOUS, "first_packet_events")  # who takes over reads both ri
 _TOTALS = ("usage", "backend_load", "traffic_ended")
 """What XDP adds to. The daemon has a share of its own in each, that it alone writes."""
 _RACED = (MapType.LRU_HASH,)
+_HANDSHAKES = ("pending_flows", "flood_flows")
+"""Who is in one of these is reset if the new program does not find it: the last to be left."""
+_FEW = 16
+_ROUNDS = 8
 _BATCH_BYTES = 1 << 20
 
 
@@ -72,7 +77,10 @@ def entries_after(former: Mapping[str, int], wanted: Sizes) -> dict[str, int]:
 
 
 class Carry:
-    """One copy of what maps of another size take over. Methods raise BpfError."""
+    """One copy of what maps of another size take over. Methods raise BpfError.
+
+    Of tables that are copied more than once it remembers 64 bits an entry, and no entry.
+    """
 
     def __init__(
         self, former: Mapping[str, int], maps: Mapping[str, int], names: Collection[str]
@@ -82,7 +90,11 @@ class Carry:
         self._old = {name: BpfMap(former[name]) for name in self._names}
         self._new = {name: BpfMap(maps[name]) for name in self._names}
         self._maps = maps
-        self._copied: dict[str, dict[bytes, bytes]] = {}
+        self._marks: dict[str, EntryMarks] = {}
+        self._sums: dict[str, list[bytes]] = {}
+        raced = [name for name in self._names if self._is_raced(name)]
+        self._handshakes = [name for name in raced if name.startswith(_HANDSHAKES)]
+        self._others = [name for name in raced if name not in self._handshakes]
 
     def copy(self) -> None:
         """All of it; the former's program goes on meanwhile."""
@@ -92,32 +104,34 @@ class Carry:
                 for index in range(old.info.max_entries):
                     if (raw := old.read(_u32(index))) is not None:
                         new.write(_u32(index), raw)
-                continue
-            seen = self._copied.setdefault(name, {})
-            for batch in _batches(old):
-                new.write_batch(batch)
-                if self._is_raced(name) or name in _TOTALS:
-                    seen.update(iter(batch))
-
-    def catch_up(self) -> None:
-        """What has changed since; what the new program has written itself stays.
-
-        Sums, too, as long as no new program runs: see ``finish``.
-        """
-        for name in self._names:
-            if self._is_raced(name):
+            elif name in _TOTALS:
+                self._add_up(name)
+            elif self._is_raced(name):
                 self._catch_up(name)
+            else:
+                for batch in _batches(old):
+                    new.write_batch(batch)
 
     def refresh(self) -> None:
-        """``catch_up`` while no new program runs: sums as well."""
-        self.catch_up()
-        for name in self._names:
-            if name in _TOTALS:
-                self._catch_up(name)
+        """What has changed since, while no new program runs.
+
+        Flows that are opening come last, and again until few of them are left to ``finish``.
+        """
+        for name in self._sums:
+            self._add_up(name)
+        for name in self._others:
+            self._catch_up(name)
+        for _ in range(_ROUNDS):
+            if sum(self._catch_up(name) for name in self._handshakes) <= _FEW:
+                break
 
     def finish(self) -> None:
-        """The new programs run, and the former ones no more: what came in between."""
-        self.catch_up()
+        """The new programs run, and the former ones no more: what came in between.
+
+        What the new program has written itself stays.
+        """
+        for name in (*self._handshakes, *self._others):
+            self._catch_up(name, new_runs=True)
         maps = self._maps
         for name in _TOTALS:
             for index, then, now in self._grown(name):
@@ -136,29 +150,72 @@ class Carry:
     def _is_raced(self, name: str) -> bool:
         return self._old[name].info.type in _RACED or name == "pressure"
 
-    def _catch_up(self, name: str) -> None:
-        old, new, copied = self._old[name], self._new[name], self._copied[name]
-        now: dict[bytes, bytes] = {}
-        for batch in _batches(old):
-            now.update(iter(batch))
-        for key, value in now.items():
-            before = copied.get(key)
-            if value != before and new.read(key) in (None, before):
-                new.write(key, value)
-        for key in copied.keys() - now.keys():
-            if new.read(key) == copied[key]:
-                new.delete(key)
-        self._copied[name] = now
+    def _add_up(self, name: str) -> None:
+        """Sums that have changed, as long as no new program adds to them: see ``finish``."""
+        kept = self._sums.setdefault(name, [])
+        for number, batch in enumerate(_batches(self._old[name])):
+            if number == len(kept):
+                kept.append(b"")
+            if kept[number] != batch.values:
+                self._new[name].write_batch(batch)
+                kept[number] = batch.values
+
+    def _catch_up(self, name: str, *, new_runs: bool = False) -> int:
+        """Entries that are others than at the last call, or are gone; how many were others.
+
+        Each is written as it is met: what is opened meanwhile has its place soon.
+        """
+        before, now = self._marks.get(name, EntryMarks()), EntryMarks()
+        changed = met = 0
+        for batch in _batches(self._old[name]):
+            fresh = []
+            for key, value in batch:
+                mark = mark_of(key, value)
+                now.add(mark)
+                if mark not in before:
+                    fresh.append((key, value))
+            met += batch.count - len(fresh)
+            changed += len(fresh)
+            if new_runs:
+                for key, value in fresh:
+                    self._put(name, before, key, value)
+            elif fresh:
+                keys, values = (b"".join(each) for each in zip(*fresh, strict=True))
+                self._new[name].write_batch(Batch(len(fresh), keys, values))
+        if len(before) > met and self._old[name].info.type in _RACED:
+            self._remove_gone(name, before, now)
+        self._marks[name] = now
+        return changed
+
+    def _put(self, name: str, before: EntryMarks, key: bytes, value: bytes) -> None:
+        new = self._new[name]
+        found = new.read(key)
+        if found is None:
+            new.insert(key, value)  # or the new program has come first, or there is no place
+        elif mark_of(key, found) in before:
+            new.write_batch(Batch(1, key, value))
+
+    def _remove_gone(self, name: str, before: EntryMarks, now: EntryMarks) -> None:
+        """What was copied, and is in the former's no more; what has changed since stays."""
+        new = self._new[name]
+        for batch in _batches(new):
+            for key, value in batch:
+                mark = mark_of(key, value)
+                if mark in before and mark not in now:
+                    new.delete(key)
 
     def _grown(self, name: str) -> Iterator[tuple[int, bytes, bytes]]:
         """Rows of sums that differ from what was copied: number, then, now."""
-        if name not in self._copied:
+        if name not in self._sums:
             return
-        copied = self._copied[name]
-        for batch in _batches(self._old[name]):
-            for key, now in batch:
-                if now != copied[key]:
-                    yield int.from_bytes(key, sys.byteorder), copied[key], now
+        for then, batch in zip(self._sums[name], _batches(self._old[name]), strict=True):
+            if then == batch.values:
+                continue
+            for (key, now), (_, before) in zip(
+                batch, Batch(batch.count, batch.keys, then), strict=True
+            ):
+                if now != before:
+                    yield int.from_bytes(key, sys.byteorder), before, now
 
 
 def _batches(table: BpfMap) -> Iterator[Batch]:
