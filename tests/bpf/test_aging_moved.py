@@ -16,6 +16,7 @@ from xdp_router.core import abi
 from xdp_router.core.events import FlowClosed
 from xdp_router.daemon.aging import Ager
 from xdp_router.daemon.flow_mover import FlowMover
+from xdp_router.daemon.traffic_keeper import TrafficKeeper
 from xdp_router.daemon.usage_keeper import UsageKeeper
 
 NOW = 10_000_000_000_000
@@ -85,3 +86,48 @@ def test_what_stays_there_ages_there(router: SmallRouter) -> None:
         flow_entries(2, 0)
     )
     assert router.maps.usage.read(0) == (0, 0, 1), "aged out, and not corrected"
+
+
+class _Moved(_Full):
+    """XDP moves a flow right after the first walk of a sweep has begun."""
+
+    def __init__(self, router: SmallRouter) -> None:
+        super().__init__([router.maps.by_family[4]], lambda _table: None)
+        self._flows = router.maps.flow_table
+
+    def move(self, port: int) -> None:
+        previous = self._flows.previous
+        assert previous is not None
+        for key in flow_entries(port, 0):
+            value = previous.read(key)
+            assert value is not None
+            assert self._flows.insert_noexist(key, value) == previous.delete(key) == 0
+
+
+def test_the_first_sweep_misses_no_traffic(router: SmallRouter) -> None:
+    """A flow that is moved while it is under way is counted: totals must not go back."""
+    mover = _Moved(router)
+
+    class Keeper(TrafficKeeper):
+        moves = True
+
+        def flows(self, values: bytes, family: int) -> None:
+            super().flows(values, family)
+            if family == 4 and self.moves:  # behind the first walk of two
+                self.moves = False
+                mover.move(2)
+
+    keeper = Keeper(router.maps.traffic)
+    made = Ager(
+        router.maps.flow_table,
+        router.maps.pending_flows,
+        SETTINGS,
+        lambda _event: None,
+        lambda: NOW,
+        traffic=keeper,
+        mover=mover,
+    )
+    asyncio.run(made.sweep())
+    assert sum(keeper.live.values()) >= 2
+    asyncio.run(made.sweep())
+    assert sum(keeper.live.values()) == 2, "each once"

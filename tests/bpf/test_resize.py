@@ -263,9 +263,12 @@ def test_flows_that_open_are_read_last(former: DataPlane, monkeypatch: pytest.Mo
     carry.copy()
     read: list[str] = []
     batches = resize._batches
-    monkeypatch.setattr(
-        resize, "_batches", lambda table: (read.append(table.info.name), batches(table))[1]
-    )
+
+    def noted(table: bpf.BpfMap) -> Iterator[bpf.Batch]:
+        read.append(table.info.name)
+        return batches(table)
+
+    monkeypatch.setattr(resize, "_batches", noted)
     carry.refresh()
     after = len(read)
     carry.finish()

@@ -45,8 +45,15 @@ class FlowTable:
     def batches(self, size: int) -> Iterator[Batch]:
         """All entries, ``size`` a batch; see BpfMap.batches. Deleting meanwhile is safe.
 
-        One that is moved meanwhile from the table of before may be missed.
+        The table of before comes first: one that is moved out of it meanwhile may be met twice,
+        and is never missed.
         """
+        if self.previous is None:
+            return self._map.batches(size)
+        return itertools.chain(self.previous.batches(size), self._map.batches(size))
+
+    def batches_once(self, size: int) -> Iterator[Batch]:
+        """The same for sums: one that is moved meanwhile may be missed, and is not met twice."""
         if self.previous is None:
             return self._map.batches(size)
         return itertools.chain(self._map.batches(size), self.previous.batches(size))
