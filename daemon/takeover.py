@@ -16,7 +16,7 @@ from xdp_router.adapters import adoption, netlink, pin_lock, resize, sysctl
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane, Loader
-from xdp_router.adapters.map_specs import MAP_SPECS, PREVIOUS, Sizes
+from xdp_router.adapters.map_specs import ENTRY_PROGRAM, MAP_SPECS, PREVIOUS, Sizes
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pin_lock import PinLock
 from xdp_router.adapters.pins import InstanceRef
@@ -163,10 +163,13 @@ def _finish_former_move(former: adoption.Former, sizes: Sizes) -> None:
     flows in another table.
     """
     old = former.plane
-    entry = bpf.prog_info(old.entry).id
-    all_run_it = all(bpf.link_info(each.fd).prog_id == entry for each in former.links.values())
-    third = any(_is_other(old.maps, name, sizes) for name in resize.unfinished(old.maps))
-    if third and all_run_it:
+    if not any(_is_other(old.maps, name, sizes) for name in resize.unfinished(old.maps)):
+        return
+    program = old.programs.get(ENTRY_PROGRAM)
+    if program is None:
+        return  # somebody has removed its pin: which interfaces run it is not to be known
+    entry = bpf.prog_info(program).id
+    if all(bpf.link_info(each.fd).prog_id == entry for each in former.links.values()):
         FlowMover(Maps(old.maps).by_family.values(), old.drop_previous).run_at_once(_FINISH_NS)
 
 

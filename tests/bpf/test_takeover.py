@@ -19,7 +19,7 @@ from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
-from xdp_router.adapters.pins import instance_dir
+from xdp_router.adapters.pins import PinError, instance_dir
 from xdp_router.adapters.ringbuf import RingBuffer
 from xdp_router.core import abi
 from xdp_router.core.config import config_from_flags
@@ -152,8 +152,15 @@ def test_another_size(bpffs: Path) -> None:
     assert (plane.pin_dir / "flow_table_previous").exists()
     KernelState(plane, CONFIG, adopted=True).write_all()
     assert not Maps(plane.maps).control.read().flags & abi.CONTROL_HOLD
+    pin = plane.pin_dir / "flow_table_previous"
+    pin.unlink()
+    pin.mkdir()
+    with pytest.raises(PinError, match="flow_table_previous: the pin cannot be removed"):
+        plane.drop_previous("flow_table")
+    pin.rmdir()
     plane.drop_previous("flow_table")
-    assert not (plane.pin_dir / "flow_table_previous").exists()
+    plane.drop_previous("flow_table")
+    assert not pin.exists()
     plane.close()
 
 
@@ -169,6 +176,24 @@ def test_a_change_that_was_cut_short_goes_on(bpffs: Path, then: int) -> None:
     again.close()
     flows = Maps(plane.maps).flow_table
     assert flows.max_entries == 2 * then
+    assert all(flows.read(key) for port in (1, 2) for key in flow_entries(port, 5))
+    plane.unpin()
+    plane.close()
+
+
+@pytest.mark.parametrize(("then", "size"), [(3000, 3000), (1500, 3000)])
+def test_without_the_pin_of_its_program(bpffs: Path, then: int, size: int) -> None:
+    """Nobody knows which interfaces run it: what it has begun is not finished for it, but kept."""
+    former = _left(bpffs)
+    switch(former, IdleLoader(), replace(SMALL, max_flows=3000), _taken).close()
+    former.close()
+    (instance_dir(bpffs, ["eth0"]) / "prog_xdp_router").unlink()
+    again = find_former(bpffs, ["eth0"], None)
+    assert again is not None
+    plane = switch(again, IdleLoader(), replace(SMALL, max_flows=then), lambda _plane: None)
+    again.close()
+    flows = Maps(plane.maps).flow_table
+    assert flows.max_entries == 2 * size
     assert all(flows.read(key) for port in (1, 2) for key in flow_entries(port, 5))
     plane.unpin()
     plane.close()

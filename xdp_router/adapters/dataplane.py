@@ -149,13 +149,22 @@ class DataPlane:
 
     def drop_previous(self, table: str) -> None:
         """No flow is any more in what was ``table`` before: the kernel frees it when nobody reads
-        it. Raises BpfError or OSError."""
+        it. Waits until no program runs that has it. Raises BpfError or PinError; it can be tried
+        again then."""
         outer, name = PREVIOUS[table]
         if name not in self.maps:
             return
-        bpf.BpfMap(self.maps[outer]).delete(_u32(0))
+        code = bpf.BpfMap(self.maps[outer]).delete(_u32(0))
+        if code not in (0, errno.ENOENT):
+            raise BpfError(code, f"take {name} out of map {outer}")
         if self.pin_dir is not None and self.owns_pins():
-            (self.pin_dir / name).unlink(missing_ok=True)
+            try:
+                (self.pin_dir / name).unlink(missing_ok=True)
+            except OSError as cause:
+                raise PinError(
+                    f"{self.pin_dir / name}: the pin cannot be removed: {cause.strerror}: "
+                    "make the directory writable; it is tried again"
+                ) from cause
         os.close(self.maps.pop(name))
 
     def take_over(
