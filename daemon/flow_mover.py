@@ -3,7 +3,9 @@
 
 XDP moves those that say something (``ebpf/lib/previous.h``), by the same rules: REPLY first, then
 FORWARD, both only if they are not there. Who has inserted FORWARD removes both from the former
-table. The daemon alone also removes what it finds in both: a former one was killed in between.
+table, but not a REPLY that somebody else has put into the new one, and may take out again when he
+finds no room for FORWARD. The daemon alone also removes what it finds in both: REPLY when a later
+pass meets it there still.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from xdp_router.adapters.flow_tables import FlowTables, PreviousTable
 from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
 
-from .aging import BATCH, STEP_NS, in_batches
+from .aging import BATCH, STEP_NS, in_batches, in_thread
 
 _log = structlog.get_logger()
 _LOOK_EVERY = 8
 """Moves between two looks at the time: 0.1 ms."""
+_REST = 15
+"""Sweeps without a try, at most, while there is no room: programs try with each packet anyway."""
 
 
 def table_name(family: int) -> str:
@@ -34,7 +38,8 @@ def table_name(family: int) -> str:
 class FlowMover:
     """Of one data plane. ``drop`` gives up an empty table of before, by the name of the new one.
 
-    ``left``: flows that found no room in the newest pass; they are tried again.
+    ``left``: entries that waited for room when it was last looked for; they are tried again, ever
+    less often as long as there is none.
     """
 
     def __init__(
@@ -49,7 +54,10 @@ class FlowMover:
         self._drop = drop
         self._is_lost = is_lost
         self._stopwatch = stopwatch
-        self._told = 0
+        self._rests = 0  # calls of run() that do nothing
+        self._rested = 0
+        self._twice: set[bytes] = set()  # REPLY entries that were met in both tables
+        self._kept: set[str] = set()  # that could not be given up, and was said
         self.moved = 0
         """Flows that the daemon has moved; XDP counts its own (``flow_moved``)."""
         self.left = 0
@@ -60,59 +68,94 @@ class FlowMover:
         return all(each.flows.previous is None for each in self._tables)
 
     async def run(self) -> None:
-        """One pass; gives up the loop after each ``STEP_NS``. Raises BpfError."""
+        """One pass; gives up the loop after each ``STEP_NS``. Raises BpfError.
+
+        It ends at the first flow that finds no room: the others would not either.
+        """
         if self.is_done or self._is_lost():
             return
-        left = 0
+        if self._rests:
+            self._rests -= 1
+            return
+        left, moved = 0, self.moved
         for tables in self._tables:
             previous = tables.flows.previous
-            if previous is None:
+            if previous is not None and not self._is_lost():
+                left += await self._pass(tables, previous)
+        self._tell(left)
+        self._rested = 0 if not left or self.moved > moved else min(2 * self._rested + 1, _REST)
+        self._rests = self._rested
+
+    async def _pass(self, tables: FlowTables, previous: PreviousTable) -> int:
+        """Of one family. How many entries are left for want of room."""
+        left = 0
+        async for batch in in_batches(previous.batches(BATCH)):
+            if left:
+                left += batch.count
                 continue
-            there = 0
             begun_ns = self._stopwatch()
-            async for batch in in_batches(previous.batches(BATCH)):
-                for done, (key, _) in enumerate(batch):
-                    if done % _LOOK_EVERY == 0 and self._stopwatch() - begun_ns > STEP_NS:
-                        await asyncio.sleep(0)
-                        begun_ns = self._stopwatch()
-                        if self._is_lost():
-                            return
-                    there += not self._move(tables, previous, key)
-                begun_ns = self._stopwatch()
-            left += there
-            if not there:
-                self._finish(tables, previous)
-        self.left = left
-        if left and left != self._told:
+            for done, (key, _) in enumerate(batch):
+                if done % _LOOK_EVERY == 0 and self._stopwatch() - begun_ns > STEP_NS:
+                    await asyncio.sleep(0)
+                    begun_ns = self._stopwatch()
+                    if self._is_lost():
+                        return 0
+                if not self._move(tables, previous, key):
+                    left = batch.count - done
+                    break
+        if left:
+            return left
+        async for batch in in_batches(previous.batches(BATCH)):
+            if batch.count:
+                return 0  # what came into a bucket behind the walk: the next pass has it
+        if not self._is_lost():
+            await self._give_up(tables)
+        return 0
+
+    async def _give_up(self, tables: FlowTables) -> None:
+        name = table_name(tables.family)
+        try:
+            await in_thread(self._drop, name)
+        except XdpRouterError as error:
+            if name not in self._kept:
+                consequence = "it is empty, and takes memory; tried again"
+                _log.error("former_table_kept", map=name, error=str(error), consequence=consequence)
+            self._kept.add(name)
+        else:
+            self._dropped(tables)
+
+    def _tell(self, left: int) -> None:
+        if left and not self.left:
             _log.warning(
                 "flows_not_moved",
                 entries=left,
                 consequence="they go on in the table of before, and are moved when there is room",
                 mend="attach with a larger --max-flows",
             )
-        self._told = left
+        self.left = left
 
     def run_at_once(self, limit_ns: int) -> bool:
-        """The same without a loop, for so long at most. True: nothing is left. Raises BpfError."""
+        """The same without a loop, for so long at most. True: nothing is left. Raises BpfError
+        or PinError."""
         end_ns = self._stopwatch() + limit_ns
         for tables in self._tables:
             previous = tables.flows.previous
-            if previous is None:
-                continue
-            there = 0
-            for batch in previous.batches(BATCH):
-                for key, _ in batch:
-                    there += not self._move(tables, previous, key)
-                if there or self._stopwatch() > end_ns:
-                    return False
-            self._finish(tables, previous)
+            while previous is not None and tables.flows.previous is not None:
+                met = 0
+                for batch in previous.batches(BATCH):
+                    met += batch.count
+                    if not all(self._move(tables, previous, key) for key, _ in batch):
+                        return False
+                    if self._stopwatch() > end_ns:
+                        return False
+                if not met:
+                    self._drop(table_name(tables.family))
+                    self._dropped(tables)
         return self.is_done
 
-    def _finish(self, tables: FlowTables, previous: PreviousTable) -> None:
-        if any(batch.count for batch in previous.batches(BATCH)):
-            return  # what came into a bucket behind the walk: the next pass has it
+    def _dropped(self, tables: FlowTables) -> None:
         tables.flows.previous = None
-        self._drop(table_name(tables.family))
+        self._twice.clear()
         _log.info("flows_moved", map=table_name(tables.family), by_daemon=self.moved)
 
     def _move(self, tables: FlowTables, previous: PreviousTable, key: bytes) -> bool:
@@ -134,7 +177,11 @@ class FlowMover:
             if result not in (0, errno.EEXIST):
                 return _no_room(result)
         inserted = flows.insert_noexist(last, last_value)
-        if inserted not in (0, errno.EEXIST):
+        if inserted == errno.EEXIST and direction == abi.Direction.REPLY and peer is None:
+            if key not in self._twice:  # who has put it there may take it out again
+                self._twice.add(key)
+                return True
+        elif inserted not in (0, errno.EEXIST):
             if first_value is not None and not result:
                 flows.delete_own(first)
             return _no_room(inserted)
@@ -145,10 +192,8 @@ class FlowMover:
             if first_value is not None and not result:
                 flows.delete_own(first)
             return True
-        if first_value is not None:
-            if result and not inserted:
-                flows.insert_noexist(first, first_value)  # who had put it there may have given up
-            previous.delete(first)
+        if first_value is not None and not result:
+            previous.delete(first)  # else it is met once more, alone
         self.moved += not inserted
         return True
 

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 
 from tests.support.privileges import require_root
 from tests.support.small_router import flow_entries
 from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.flow_tables import FlowTable, FlowTables, PendingFlows, PreviousTable
 from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
@@ -114,6 +118,42 @@ def test_who_finds_no_room_stays_whole(both: Tables, at_once: bool) -> None:
     assert mover.is_done
 
 
+class _Counting(FlowTable):
+    """Tells how often it was tried to insert something."""
+
+    tries = 0
+
+    def insert_noexist(self, key: bytes, value: bytes) -> int:
+        self.tries += 1
+        return super().insert_noexist(key, value)
+
+
+def test_no_room_is_no_busy_loop(both: Tables) -> None:
+    """A pass ends at the first flow without room, passes are ever rarer, and it is said once."""
+    both.put(*range(1, 1001))
+    flows = _Counting(both.new.fd, both.before.fd)
+    both.tables = FlowTables(4, both.tables.pending, flows)
+    mover = both.mover()
+    with structlog.testing.capture_logs() as told:
+        asyncio.run(mover.run())
+        assert mover.moved == 3
+        assert both.counts[1] == 1994
+        assert 1994 <= mover.left <= 2000, "those that have just gone with their others included"
+        assert flows.tries <= 8
+        flows.tries = 0
+        for _ in range(40):
+            asyncio.run(mover.run())
+    assert 1 <= flows.tries <= 10
+    assert [line["event"] for line in told] == ["flows_not_moved"]
+    for key in list(both.new.each_key()):
+        both.new.delete(key)
+    with structlog.testing.capture_logs() as told:
+        for _ in range(17):
+            asyncio.run(mover.run())
+    assert mover.moved == 6
+    assert told == []
+
+
 def test_room_for_half_of_it(both: Tables) -> None:
     """Nothing of it is left in the new one."""
     both.put(1)
@@ -140,10 +180,87 @@ def test_after_one_that_was_killed(both: Tables, halves: int) -> None:
     for key in (reply, forward)[:halves]:
         both.new.write(key, b"\7" * abi.FLOW_ENTRY_SIZE)
     mover = both.mover()
-    asyncio.run(mover.run())
+    for _ in range(3):
+        asyncio.run(mover.run())
     assert both.counts == (2, 0)
     assert both.new.read(reply) == b"\7" * abi.FLOW_ENTRY_SIZE
     assert mover.moved == (halves == 1)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_reply_that_is_taken_out_again(both: Tables, at_once: bool) -> None:
+    """A program inserts REPLY, finds no room for FORWARD, and removes REPLY: it is moved after."""
+    both.put(1)
+    _, reply = flow_entries(1, 5)
+    raw = both.before.read(reply) or b""
+    passes = 0
+
+    class Program(PreviousTable):
+        def batches(self, size: int) -> Iterator[bpf.Batch]:
+            nonlocal passes
+            passes += 1
+            if passes == 1:
+                assert both.new.insert(reply, raw) == 0
+            yield from super().batches(size)
+            if passes == 1:
+                assert both.new.delete(reply) == 0
+
+    both.tables.flows.previous = Program(both.before.fd)
+    mover = both.mover()
+    if at_once:
+        assert mover.run_at_once(HOUR_NS)
+    for _ in range(3):
+        asyncio.run(mover.run())
+    assert both.counts == (2, 0)
+    assert both.new.read(reply) == raw
+    assert mover.is_done
+
+
+def test_what_cannot_be_given_up_is_tried_again(both: Tables) -> None:
+    """In a worker thread: the kernel waits for its programs. Aging goes on, and it is said once."""
+    threads, failures = [], [1, 1]
+
+    def drop(table: str) -> None:
+        threads.append(threading.current_thread())
+        if failures:
+            failures.pop()
+            raise BpfError(errno.EPERM, "take it out")
+        both.dropped.append(table)
+
+    mover = FlowMover([both.tables], drop)
+    with structlog.testing.capture_logs() as told:
+        for wanted in (False, False, True):
+            asyncio.run(mover.run())
+            assert mover.is_done == wanted
+            assert (both.tables.flows.previous is None) == wanted
+    assert both.dropped == ["flow_table"]
+    assert threading.main_thread() not in threads
+    assert ["error" in line for line in told] == [True, False]
+
+
+def test_the_loop_goes_on_while_it_is_given_up(both: Tables) -> None:
+    """And who is cancelled waits for it: it uses fds."""
+    begun, go = asyncio.Event(), threading.Event()
+    done: list[str] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def drop(table: str) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go.wait(60)
+            done.append(table)
+
+        task = asyncio.ensure_future(FlowMover([both.tables], drop).run())
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["flow_table"]
+
+    asyncio.run(run())
 
 
 class _Racing(PreviousTable):
@@ -175,6 +292,8 @@ def test_what_is_over_does_not_come_back(both: Tables) -> None:
 def test_many_in_steps(both: Tables) -> None:
     """The loop has its turn while two thousand entries are looked at."""
     both.put(*range(1, 1001))
+    large = bpf.map_create(bpf.MapType.HASH, "flows", abi.FLOW_KEY_SIZE, abi.FLOW_ENTRY_SIZE, 4000)
+    both.tables = FlowTables(4, both.tables.pending, FlowTable(large, both.before.fd))
     clock = itertools.count(0, 200_000)
     mover = both.mover(stopwatch=lambda: next(clock))
     turns = 0
@@ -188,7 +307,8 @@ def test_many_in_steps(both: Tables) -> None:
 
     asyncio.run(run())
     assert turns > 20
-    assert both.counts == (6, 1994)
+    assert mover.moved == 1000
+    os.close(large)
 
 
 def test_a_successor_s_tables_are_left_alone(both: Tables) -> None:
