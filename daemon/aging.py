@@ -78,7 +78,7 @@ class Ager:
         """``stopwatch`` measures the steps. ``others``: tables of another address family.
 
         ``flood``: beside ``pending``, what XDP decided because there were too many. ``mover``
-        has its turn before each sweep: nothing is counted while flows are moved.
+        has its turn before each sweep: no number is corrected while programs move flows.
         """
         self._mover = mover
         self._is_lost = is_lost
@@ -128,10 +128,8 @@ class Ager:
         seen = dict.fromkeys(self.entries_of, 0)
         if self._mover is not None:
             await self._mover.run()
-        # What XDP moves during a walk may be met in neither table.
-        is_whole = self._mover is None or self._mover.is_done
-        if is_whole:
-            self._usage.begin()
+        moves = self._moves()
+        self._usage.begin()
         for _ in self._traffic.begin():
             await asyncio.sleep(0)
         for tables in self._tables:
@@ -141,8 +139,7 @@ class Ager:
                 seen[tables.family] += batch.count
                 one_sided += abi.count_one_sided(batch.values, tables.family)
                 self._retirement.flows(batch.values, tables.family)
-                if is_whole:
-                    self._usage.flows(batch.values, tables.family)
+                self._usage.flows(batch.values, tables.family)
                 self._traffic.flows(batch.values, tables.family)
                 if not self._traffic.is_first:
                     await self._age_flows(tables, batch)
@@ -151,7 +148,7 @@ class Ager:
         self.entries_of = seen
         self.flows = (self.entries - one_sided) // 2 + one_sided
         if not self._is_lost():
-            if is_whole:
+            if self._moves() == moves:  # else some may have been met in neither table
                 self._usage.end()
             self._traffic.end()
         for tables in self._tables:
@@ -165,6 +162,9 @@ class Ager:
         self.stateless = stateless // 2
         for _ in self._retirement.steps():
             await asyncio.sleep(0)
+
+    def _moves(self) -> int:
+        return self._mover.by_programs() if self._mover is not None else 0
 
     async def _age_flows(self, tables: FlowTables, batch: Batch) -> None:
         if self._is_lost():

@@ -396,7 +396,7 @@ class Router:
             usage=UsageKeeper(maps.usage, maps.backend_loads),
             traffic=self.figures.traffic,
             flood=maps.by_family[4].flood,
-            mover=FlowMover(maps.by_family.values(), self.plane.drop_previous, self.loop.is_lost),
+            mover=FlowMover.of(maps, self.plane.drop_previous, self.loop.is_lost),
         )
 
     def _watch(self, undo: contextlib.AsyncExitStack, addrs: Iterable[int]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.flow_tables import FlowTables, PreviousTable
 from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
@@ -48,12 +49,14 @@ class FlowMover:
         drop: Callable[[str], None],
         is_lost: Callable[[], bool] = lambda: False,
         stopwatch: Callable[[], int] = time.monotonic_ns,
+        flow_moved: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``is_lost``: whether the tables are a successor's."""
+        """``is_lost``: whether the tables are a successor's. ``flow_moved``: XDP's counter."""
         self._tables = tuple(tables)
         self._drop = drop
         self._is_lost = is_lost
         self._stopwatch = stopwatch
+        self._flow_moved = flow_moved
         self._rests = 0  # calls of run() that do nothing
         self._rested = 0
         self._twice: set[bytes] = set()  # REPLY entries that were met in both tables
@@ -62,10 +65,21 @@ class FlowMover:
         """Flows that the daemon has moved; XDP counts its own (``flow_moved``)."""
         self.left = 0
 
+    @classmethod
+    def of(cls, maps: Maps, drop: Callable[[str], None], is_lost: Callable[[], bool]) -> FlowMover:
+        """The daemon's, of all families in ``maps``."""
+        moved = maps.counters.read
+        tables = maps.by_family.values()
+        return cls(tables, drop, is_lost, flow_moved=lambda: moved()["flow_moved"])
+
     @property
     def is_done(self) -> bool:
         """Whether all flows are in the tables that there are now."""
         return all(each.flows.previous is None for each in self._tables)
+
+    def by_programs(self) -> int:
+        """Flows that XDP has moved; of interest, and so read, only while there are some to move."""
+        return 0 if self.is_done else self._flow_moved()
 
     async def run(self) -> None:
         """One pass; gives up the loop after each ``STEP_NS``. Raises BpfError.
