@@ -146,6 +146,64 @@ def test_a_change_keeps_what_stays() -> None:
     assert scrapes.deadline() is None
 
 
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "due_s"),
+    [
+        (600, 2, 12),  # from now on by the new one
+        (600, 595, 600),  # never later than it was
+        (2, 600, 12),  # the old one's turn is the last of its kind
+        (600, 600, 600),
+    ],
+)
+def test_another_interval_holds_at_once(before_s: int, after_s: int, due_s: int) -> None:
+    """A shorter one does not wait for the end of the longer one; each place is asked once."""
+
+    def every(seconds: int) -> list[Service]:
+        return [service(replace(reading(queue="depth"), interval_ns=seconds * S), backends=(1,))]
+
+    scrapes = Scrapes(lambda below: 0)
+    scrapes.change(every(before_s), T0)
+    for now_ns in range(T0, T0 + 10 * S + 1, S):
+        for request in scrapes.due(now_ns):
+            scrapes.answered(request, page(depth=1), now_ns)
+    scrapes.change(every(after_s), T0 + 10 * S)
+    due_ns = scrapes.deadline()
+    assert due_ns == T0 + due_s * S
+    scrapes.answered(asked(scrapes, due_ns), page(depth=1), due_ns)
+    assert scrapes.due(due_ns + after_s * S - 1) == []
+    asked(scrapes, due_ns + after_s * S)
+
+
+def test_what_is_asked_anew_is_asked_soon() -> None:
+    """Not at the end of an interval of ten minutes; what is asked no more hurries nobody."""
+    slow = replace(reading(queue="depth"), interval_ns=600 * S)
+    scrapes = made(service(slow, backends=(1,)))
+    scrapes.answered(asked(scrapes), page(depth=1), T0 + MS)
+    more = replace(reading(queue="depth", cache_usage="full"), interval_ns=600 * S)
+    scrapes.change([service(more, backends=(1,))], T0 + 5 * S)
+    assert scrapes.deadline() == T0 + 6 * S
+    assert told(scrapes, page(depth=1, full=0.5), T0 + 6 * S) == {"queue": 1, "usage": 0.5}
+    scrapes.change([service(slow, backends=(1,))], T0 + 10 * S)
+    assert scrapes.deadline() == T0 + 606 * S
+
+
+def test_an_answer_is_judged_by_what_was_asked() -> None:
+    """One that was under way when other metrics came to be wanted says nothing of them, and keeps
+    nobody from being asked for them; one that has them all says all."""
+    scrapes = made(service(reading(queue="depth", cache_usage="full"), backends=(1,)))
+    both = asked(scrapes)
+    scrapes.change([service(reading(queue="depth"), backends=(1,))], T0)
+    assert scrapes.answered(both, page(depth=1, full=0.5), T0 + MS)[0][0].values == {"queue": 1}
+    old = asked(scrapes, T0 + S)
+    scrapes.change([service(reading(queue="waiting"), backends=(1,))], T0 + S)
+    new = asked(scrapes, T0 + 2 * S)
+    assert scrapes.answered(old, page(depth=1), T0 + 3 * S) == ([], False, "")
+    found = scrapes.of(1)
+    assert found is not None
+    assert (found[2].ok, found[2].failed) == (1, 0)
+    assert scrapes.answered(new, page(waiting=2), T0 + 3 * S)[0][0].values == {"queue": 2}
+
+
 def test_shares_come_of_what_was_counted_meanwhile() -> None:
     """The first answer says nothing, nor does one in which nothing was asked for."""
     scrapes = made(service(reading(cache_hit="hits / queries"), backends=(1,)))

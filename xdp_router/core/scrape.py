@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .config_scrape import format_sum, scraped_endpoint
+from .config_scrape import INTERVAL_LEAST_NS, format_sum, scraped_endpoint
 from .model import Backend, Endpoint, Mode, Reading, Scrape, Series, Service
 
 OPEN_MAX = 64
@@ -78,8 +78,8 @@ class _Source:
     names: frozenset[str] = frozenset()
     interval_ns: int = 0
     timeout_ns: int = 0
+    due_ns: int = 0
     busy: Request | None = None
-    gone: bool = False
     before: dict[_Key, float] = field(default_factory=dict)
     state: ScrapeState = field(default_factory=ScrapeState)
 
@@ -108,15 +108,22 @@ class Scrapes:
                 continue
             for backend in service.backends:
                 self._enter(before, backend, service.scrape)
-        for place, source in before.items():
-            source.gone = place not in self._sources
         for place, source in self._sources.items():
-            source.names = frozenset(_names(scrape for _, scrape in source.whose))
+            names = frozenset(_names(scrape for _, scrape in source.whose))
             source.interval_ns = min(scrape.interval_ns for _, scrape in source.whose)
             source.timeout_ns = max(scrape.timeout_ns for _, scrape in source.whose)
             if place not in before:
                 # Not all at once, nor late: values are waited for.
-                self._push(source, now_ns + self._draw(source.interval_ns // 4 + 1))
+                source.due_ns = now_ns + self._draw(source.interval_ns // 4 + 1)
+            else:
+                # What is new is not to wait for as long as the old interval says.
+                wait_ns = source.interval_ns if names <= source.names else INTERVAL_LEAST_NS
+                source.due_ns = min(source.due_ns, now_ns + self._later(wait_ns))
+            source.names = names
+            if source.busy is not None and not names <= source.busy.names:
+                source.busy = None  # its answer would be taken for one without what is new
+        self._due = [(each.due_ns, each.number, each) for each in self._sources.values()]
+        heapq.heapify(self._due)
 
     def _enter(self, before: Mapping[_Place, _Source], backend: Backend, scrape: Scrape) -> None:
         endpoint = scraped_endpoint(scrape, backend)
@@ -134,22 +141,20 @@ class Scrapes:
         source.whose.append((backend, scrape))
         self._of_backend[backend.id] = source
 
-    def _push(self, source: _Source, at_ns: int) -> None:
-        heapq.heappush(self._due, (at_ns, source.number, source))
+    def _later(self, interval_ns: int) -> int:
+        return interval_ns + self._draw(interval_ns // JITTER + 1)
 
     def deadline(self) -> int | None:
         """When somebody is to be asked next; None: not before a request has been answered."""
-        while self._due and self._due[0][2].gone:
-            heapq.heappop(self._due)
         return self._due[0][0] if self._due and self._open < OPEN_MAX else None
 
     def due(self, now_ns: int, reached: Callable[[int], bool] = lambda _: True) -> list[Request]:
         """Whom to ask now. ``reached``: whether there is a way to a backend, else it waits."""
         out = []
         while (at_ns := self.deadline()) is not None and at_ns <= now_ns:
-            source = heapq.heappop(self._due)[2]
-            interval_ns = source.interval_ns
-            self._push(source, now_ns + interval_ns + self._draw(interval_ns // JITTER + 1))
+            source = self._due[0][2]
+            source.due_ns = now_ns + self._later(source.interval_ns)
+            heapq.heapreplace(self._due, (source.due_ns, source.number, source))
             # Still to be answered; or asked in vain, which would only be logged.
             if source.busy or not any(reached(backend.id) for backend, _ in source.whose):
                 continue
