@@ -252,6 +252,25 @@ def test_engines_of_one_server_are_taken_together() -> None:
     assert told(scrapes, samples, T0) == {"queue": 0.25}
 
 
+def test_half_of_a_queue_is_none() -> None:
+    """It would be the shortest of all. Which series a name has is another matter, and a counter
+    that is not there has counted nothing."""
+    scrapes = made(service(reading(queue='a{x="1"} + a{x="2"} + b', ttft="s + t / n"),
+                           backends=(1,)))  # fmt: skip
+    one: dict[str, str] = {"x": "1"}
+    times = page(s=1, n=1)
+    assert told(scrapes, {"a": [(one, 3)], **times}, T0) == {}
+    found = scrapes.of(1)
+    assert found is not None
+    assert found[2].missing == ("queue",)
+    samples: Samples = {"a": [(one, 3)], **page(b=0, s=2, n=2)}
+    assert told(scrapes, samples, T0 + S) == {"queue": 3, "ttft_ns": 1e9}
+    assert found[2].missing == ()
+    samples = {"a": [({"x": "3"}, 3)], **page(b=5)}
+    scrapes.answered(asked(scrapes, T0 + 2 * S), samples, T0 + 2 * S)
+    assert found[2].error.startswith("none of the metrics is there: ")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

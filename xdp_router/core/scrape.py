@@ -264,9 +264,16 @@ def _matching(series: Series, samples: Samples) -> list[Sample]:
 
 
 def _is_there(reading: Reading, samples: Samples) -> bool:
-    """Whether any of what is added is, and of a share both parts are."""
-    parts = (reading.of, reading.over) if reading.over else (reading.of,)
-    return all(any(_matching(series, samples) for series in part) for part in parts)
+    """Whether of a share both parts are, and of a sum all names: half of a queue is no short one.
+
+    Not all series of each name: a label's value may come and go. A counter that is not there has
+    counted nothing.
+    """
+    if reading.over:
+        parts = (reading.of, reading.over)
+        return all(any(_matching(series, samples) for series in part) for part in parts)
+    found = {series.name for series in reading.of if _matching(series, samples)}
+    return found == {series.name for series in reading.of}
 
 
 def _value(
