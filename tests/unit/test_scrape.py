@@ -112,6 +112,21 @@ def test_so_many_at_a_time() -> None:
     assert len(scrapes.due(T0 + MS)) == 1
 
 
+def test_what_fails_while_it_is_judged_can_be_counted() -> None:
+    """The request is open until then, and ends once."""
+    scrapes = made(service(reading(queue="depth"), backends=tuple(range(1, OPEN_MAX + 2))))
+    first, *_ = scrapes.due(T0)
+    bad: Samples = {"depth": [({}, 10**400)]}
+    with pytest.raises(OverflowError):
+        scrapes.answered(first, bad, T0)
+    assert scrapes.deadline() is None
+    assert scrapes.failed(first, "a bug")
+    assert scrapes.deadline() == T0
+    found = scrapes.of(first.endpoint.addr)
+    assert found is not None
+    assert (found[2].ok, found[2].failed, found[2].error) == (0, 1, "a bug")
+
+
 def test_a_failure_is_news_once() -> None:
     """And so is its end; a page without any of the metrics is a failure."""
     scrapes = made(service(reading(queue="depth"), backends=(1,)))
@@ -262,13 +277,13 @@ def test_half_of_a_queue_is_none() -> None:
     assert told(scrapes, {"a": [(one, 3)], **times}, T0) == {}
     found = scrapes.of(1)
     assert found is not None
-    assert found[2].missing == ("queue",)
+    assert list(found[2].missing) == ["queue"]
     samples: Samples = {"a": [(one, 3)], **page(b=0, s=2, n=2)}
     assert told(scrapes, samples, T0 + S) == {"queue": 3, "ttft_ns": 1e9}
-    assert found[2].missing == ()
+    assert not found[2].missing
     samples = {"a": [({"x": "3"}, 3)], **page(b=5)}
     scrapes.answered(asked(scrapes, T0 + 2 * S), samples, T0 + 2 * S)
-    assert found[2].error.startswith("none of the metrics is there: ")
+    assert found[2].error.startswith("only a part is there of: a{")
 
 
 @pytest.mark.parametrize(
@@ -279,6 +294,9 @@ def test_half_of_a_queue_is_none() -> None:
         ("cache_hit", 1.5),
         ("cache_usage", 85),
         ("ttft", -0.5),
+        ("ttft", 1e300),
+        ("ttft", 3601),
+        ("queue", 1e10),
     ],
 )
 def test_what_no_input_can_have_is_not_told(key: str, value: float) -> None:
@@ -295,6 +313,16 @@ def test_what_is_no_number_is_not_there() -> None:
     found = scrapes.of(1)
     assert found is not None
     assert found[2].missing == ("queue",)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_was_no_number_is_no_start(odd: float) -> None:
+    """Of what has grown since: nobody knows by how much."""
+    scrapes = made(service(reading(cache_hit="hits / queries", queue="n"), backends=(1,)))
+    assert told(scrapes, page(hits=odd, queries=odd, n=1), T0) == {"queue": 1}
+    assert told(scrapes, page(hits=900, queries=1000, n=1), T0 + S) == {"queue": 1}
+    said = told(scrapes, page(hits=901, queries=1002, n=1), T0 + 2 * S)
+    assert said == {"queue": 1, "cache": 0.5}
 
 
 @pytest.mark.parametrize(

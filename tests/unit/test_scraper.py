@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from xdp_router.core.config import parse_config
 from xdp_router.core.model import Backend, Endpoint
+from xdp_router.core.scrape import ScrapeState
 from xdp_router.daemon.scraper import Fetch, Scraper
 from xdp_router.daemon.tasks import Tasks
 from xdp_router.measure.metrics_page import PARSED_LINES
@@ -85,3 +88,25 @@ def test_pages_that_come_at_once_are_read_one_after_the_other() -> None:
     assert place.told == [{"queue": 2 * pieces * PARSED_LINES}] * count
     assert len(turns) >= count * pieces
     assert max(Counter(turns).values()) < 3 * pieces
+
+
+def test_whatever_fails_is_a_scrape_that_failed() -> None:
+    """A bug, too: told once, counted each time, and the place is asked again."""
+    place = Place()
+
+    async def fetch(_: Endpoint, __: str, take: Take, ___: float) -> None:
+        take(b"depth 1\n")
+        raise RuntimeError("a bug")
+
+    async def main() -> ScrapeState:
+        scraper = place.scraper(fetch)
+        state = scraper.state(0)
+        assert state is not None
+        await until(place, scraper, lambda: state.failed >= 2)
+        return state
+
+    with capture_logs() as lines:
+        state = asyncio.run(main())
+    assert (state.ok, state.error) == (0, "RuntimeError('a bug')")
+    assert [(line["event"], line["error"]) for line in lines] == [("task_failed", state.error)]
+    assert place.told == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .config_scrape import INTERVAL_LEAST_NS, format_sum, scraped_endpoint
@@ -25,6 +25,8 @@ OPEN_MAX = 64
 JITTER = 8
 """An interval is longer by up to an eighth of it: many begin at once, and part."""
 _NS = 1e9
+_MOST = {"queue": 1e9, "ttft_ns": 3600 * _NS, "cache": 1.0, "usage": 1.0}
+"""What each input can be, as with values that are pushed."""
 
 Sample = tuple[Mapping[str, str], float]
 Samples = Mapping[str, Sequence[Sample]]
@@ -109,7 +111,9 @@ class Scrapes:
             for backend in service.backends:
                 self._enter(before, backend, service.scrape)
         for place, source in self._sources.items():
-            names = frozenset(_names(scrape for _, scrape in source.whose))
+            names = frozenset(
+                series.name for _, scrape in source.whose for series in _series(scrape)
+            )
             source.interval_ns = min(scrape.interval_ns for _, scrape in source.whose)
             source.timeout_ns = max(scrape.timeout_ns for _, scrape in source.whose)
             if place not in before:
@@ -165,23 +169,42 @@ class Scrapes:
             out.append(source.busy)
         return out
 
+    def _source_of(self, request: Request) -> _Source | None:
+        """Whose request it is; None: nobody asks any more."""
+        source = self._sources.get((request.endpoint.addr, request.endpoint.port, request.path))
+        return source if source is not None and source.busy is request else None
+
     def _ended(self, request: Request) -> _Source | None:
+        """Of a request that has not ended yet."""
         self._open -= 1
-        place = request.endpoint.addr, request.endpoint.port, request.path
-        source = self._sources.get(place)
-        if source is None or source.busy is not request:
-            return None  # nobody asks any more
-        source.busy = None
+        source = self._source_of(request)
+        if source is not None:
+            source.busy = None
         return source
 
     def answered(
         self, request: Request, samples: Samples, now_ns: int
     ) -> tuple[list[Said], bool, str]:
         """What the answer says; whether that is well again; or why it is none (then as if it had
-        failed)."""
-        source = self._ended(request)
+        failed). If this itself fails, the request is still open."""
+        source = self._source_of(request)
         if source is None:
+            self._ended(request)
             return [], False, ""
+        said, missing, why = self._judge(source, samples)
+        self._ended(request)
+        if why:
+            return [], self._note_failure(source, why), why
+        state = source.state
+        healed = bool(state.error)
+        state.ok += 1
+        state.error = ""
+        state.answered_ns, state.took_ns = now_ns, max(now_ns - request.begun_ns, 1)
+        state.missing = missing
+        return said, healed, ""
+
+    def _judge(self, source: _Source, samples: Samples) -> tuple[list[Said], tuple[str, ...], str]:
+        """What each backend is told of; inputs that are missing; why it is no answer."""
         rises = self._rises(source, samples)
         said: list[Said] = []
         missing: dict[str, None] = {}
@@ -199,19 +222,15 @@ class Scrapes:
                     values[name] = value
             if values:
                 said.append(Said(backend, values))
-        if not there:
-            wanted = sorted({format_sum(each.of) for _, scrape in source.whose
-                             for _, readings in scrape.inputs for each in readings})  # fmt: skip
-            why = f"none of the metrics is there: {', '.join(wanted[:4])}"
-            more = f" and {len(wanted) - 4} more" if len(wanted) > 4 else ""
-            return [], self._note_failure(source, why + more), why + more
-        state = source.state
-        healed = bool(state.error)
-        state.ok += 1
-        state.error = ""
-        state.answered_ns, state.took_ns = now_ns, max(now_ns - request.begun_ns, 1)
-        state.missing = tuple(missing)
-        return said, healed, ""
+        if there:
+            return said, tuple(missing), ""
+        wanted = sorted({format_sum(each.of) for _, scrape in source.whose
+                         for _, readings in scrape.inputs for each in readings})  # fmt: skip
+        more = f" and {len(wanted) - 4} more" if len(wanted) > 4 else ""
+        some = any(_matching(series, samples) for _, scrape in source.whose
+                   for series in _series(scrape))  # fmt: skip
+        which = "only a part is there of" if some else "none of the metrics is there"
+        return [], (), f"{which}: {', '.join(wanted[:4])}{more}"
 
     def failed(self, request: Request, why: str) -> bool:
         """There was no answer. Returns whether that is news."""
@@ -230,6 +249,8 @@ class Scrapes:
         now: dict[_Key, float] = {}
         for name, rows in samples.items():
             for labels, value in rows:
+                if not math.isfinite(value):
+                    continue  # no place to begin from
                 key = name, tuple(sorted(labels.items()))
                 now[key] = value
                 before = source.before.get(key)
@@ -244,14 +265,11 @@ class Scrapes:
         return None if source is None else (source.endpoint, source.path, source.state)
 
 
-def _names(scrapes: Iterable[Scrape]) -> set[str]:
-    return {
-        series.name
-        for scrape in scrapes
-        for _, readings in scrape.inputs
-        for reading in readings
-        for series in (*reading.of, *reading.over)
-    }
+def _series(scrape: Scrape) -> Iterator[Series]:
+    for _, readings in scrape.inputs:
+        for reading in readings:
+            yield from reading.of
+            yield from reading.over
 
 
 def _matching(series: Series, samples: Samples) -> list[Sample]:
@@ -291,9 +309,9 @@ def _value(
         values = [value for series in reading.of for _, value in _matching(series, samples)]
         # Engines behind one address each have a queue of their own, and shares of their own.
         value = sum(values) if name == "queue" else sum(values) / len(values)
-    if value < 0 or (name in ("cache", "usage") and value > 1):
-        return None
-    return value * _NS if name == "ttft_ns" else value
+    if name == "ttft_ns":
+        value *= _NS
+    return value if 0 <= value <= _MOST[name] else None  # nor NaN, of what is beyond all numbers
 
 
 def _grown(part: Sequence[Series], samples: Samples, rises: Mapping[_Key, float]) -> float:
