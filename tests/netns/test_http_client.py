@@ -61,7 +61,7 @@ def fresh(run: Callable[[], None]) -> None:
         with_addresses()
         run()
 
-    in_fresh_netns(there)
+    in_fresh_netns(there)()
 
 
 def test_bodies_of_all_kinds() -> None:
