@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,11 +112,6 @@ def _find(known: Mapping[str, _Named], name: object, what: str) -> _Named:
 
 def _number(name: str, value: object) -> float:
     _, _, least, most = _PUSHED[name]
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not least <= value <= most
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise CommandError(f"{name}: found {value!r}, expected a number from {least:g} to {most:g}")
     return float(value)

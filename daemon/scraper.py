@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -14,8 +15,9 @@ from xdp_router.adapters.http_client import HttpError, fetch
 from xdp_router.core.address import format_endpoint
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.config_scrape import KEYS
+from xdp_router.core.model import Endpoint
 from xdp_router.core.score_inputs import SCRAPE
-from xdp_router.core.scrape import Request, Scrapes, ScrapeState
+from xdp_router.core.scrape import Request, Said, Samples, Scrapes, ScrapeState
 from xdp_router.measure.metrics_page import MetricsPage, PageError
 
 if TYPE_CHECKING:
@@ -25,12 +27,16 @@ _NS = 1e9
 _KEY_OF = {name: key for key, name in KEYS.items()}
 _log = structlog.get_logger()
 
+Fetch = Callable[[Endpoint, str, Callable[[bytes], None], float], Awaitable[None]]
+
 
 class Scraper:
-    """Of one router; asks from ``run`` on."""
+    """Of one router; asks from ``run`` on, by ``fetch``."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, fetch: Fetch = fetch) -> None:
         self._router = router
+        self._fetch = fetch
+        self._reading = asyncio.Lock()
         self._scrapes = Scrapes(random.Random().randrange)
         self._wake = asyncio.Event()
         self.change(router.config)
@@ -59,22 +65,33 @@ class Scraper:
     async def _ask(self, request: Request) -> None:
         page = MetricsPage(request.names)
         try:
-            await fetch(request.endpoint, request.path, page.feed, request.timeout_ns / _NS)
-            samples = page.samples()
+            await self._fetch(request.endpoint, request.path, page.feed, request.timeout_ns / _NS)
+            samples = await self._read(page)
+            answer = self._scrapes.answered(request, samples, time.monotonic_ns())
         except (HttpError, PageError) as error:
             if self._scrapes.failed(request, str(error)):
                 _tell_failure(request, str(error))
-        except BaseException as error:  # whatever it is: the place can be asked again
+        except Exception as error:  # a bug: told once as all failures, and the place is asked again
+            if self._scrapes.failed(request, repr(error)):
+                raise
+        except BaseException as error:
             self._scrapes.failed(request, repr(error))
             raise
         else:
-            self._take(request, samples)
+            self._take(request, *answer)
         finally:
             self._wake.set()
 
-    def _take(self, request: Request, samples: Any) -> None:
-        now_ns = time.monotonic_ns()
-        said, news, why = self._scrapes.answered(request, samples, now_ns)
+    async def _read(self, page: MetricsPage) -> Samples:
+        """A piece of one page in one turn of the loop: all of them may have come at once."""
+        async with self._reading:
+            more = True
+            while more:
+                more = page.parse()
+                await asyncio.sleep(0)
+        return page.samples
+
+    def _take(self, request: Request, said: Sequence[Said], news: bool, why: str) -> None:
         if news:
             if why:
                 _tell_failure(request, why)
@@ -82,7 +99,7 @@ class Scraper:
                 _log.info("scrape_works_again", url=_url(request))
         router = self._router
         for each in said:
-            router.engine.roster.tell(each.backend, each.values, now_ns, SCRAPE)
+            router.engine.roster.tell(each.backend, each.values, time.monotonic_ns(), SCRAPE)
         if said:
             router.loop.obey(())  # it may want to be woken sooner now
 

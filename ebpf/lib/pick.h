@@ -193,7 +193,8 @@ static __always_inline int is_control_arm(const struct packet *p, const struct s
 
 /*
  * Turns: slot after slot of the hash table, where each backend has as many as its share. Each CPU
- * goes its own way through it, from a place of its own.
+ * goes its own way through it, from a place of its own; services take their turns from one count,
+ * so shares are exact where one of them has a control arm, and else on average.
  */
 static __always_inline __u32 whose_turn(void)
 {

@@ -58,6 +58,8 @@ SIZES = {
     "flow_entry6": abi.FLOW_ENTRY6_SIZE,
     "event": abi.EVENT_SIZE,
     "event_small": abi.RECORD_SMALL,
+    "compared": abi.COMPARED_SIZE,
+    "event_compared": abi.EVENT_SIZE + abi.COMPARED_SIZE,
     "event_large": abi.RECORD_LARGE,
     "token_bucket": abi.TOKEN_BUCKET_SIZE,
     "prefix_key": abi.PREFIX_KEY_SIZE,

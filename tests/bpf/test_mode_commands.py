@@ -129,6 +129,8 @@ def test_what_is_pushed_is_kept_for_the_score(stage: Stage) -> None:
         ({"backend": "b9", "queue": 1}, "there is no backend 'b9'; there are: b1, b2"),
         ({"backend": "b1"}, "nothing is told of b1: expected ttft_ms, cache_hit, queue"),
         ({"backend": "b1", "load": 1}, "load: expected one of ttft_ms, cache_hit, queue"),
+        ({"backend": "b1", "queue": 10**400}, "queue: found 1000"),
+        ({"backend": "b1", "queue": float("nan")}, "queue: found nan, expected a number from 0"),
         ({"backend": "b1", "queue": "1"}, "queue: found '1', expected a number from 0 to 1e+09"),
         ({"backend": "b1", "queue": True}, "queue: found True"),
         ({"backend": "b1", "cache_hit": 1.01}, "cache_hit: found 1.01, expected a number from 0"),

@@ -35,11 +35,16 @@ def says(*pieces: bytes, close: bool = True) -> Say:
     return say
 
 
-def body_of(host: str, port: int, path: str = "/metrics", timeout_s: float = PATIENCE_S) -> bytes:
-    """What is fetched there."""
+def pieces_of(host: str, port: int, path: str, timeout_s: float) -> list[bytes]:
+    """What is fetched there, as it comes."""
     taken: list[bytes] = []
     asyncio.run(fetch(Endpoint(parse_addr(host), port), path, taken.append, timeout_s))
-    return b"".join(taken)
+    return taken
+
+
+def body_of(host: str, port: int, path: str = "/metrics", timeout_s: float = PATIENCE_S) -> bytes:
+    """What is fetched there."""
+    return b"".join(pieces_of(host, port, path, timeout_s))
 
 
 def why(say: Say, timeout_s: float = PATIENCE_S) -> str:
@@ -56,7 +61,7 @@ def fresh(run: Callable[[], None]) -> None:
         with_addresses()
         run()
 
-    in_fresh_netns(there)
+    in_fresh_netns(there)()
 
 
 def test_bodies_of_all_kinds() -> None:
@@ -100,6 +105,19 @@ def test_what_is_no_page_says_why() -> None:
                 body_of(*unused.getsockname())
         with pytest.raises(HttpError, match="unreachable"):
             body_of("198.18.99.9", 80)
+
+    fresh(there)
+
+
+def test_a_long_page_is_taken_in_small_pieces() -> None:
+    """However much of it is there already: many pages may come at once."""
+    body = b"a 1\n" * 50_000
+
+    def there() -> None:
+        with server(HOST, says(b"HTTP/1.1 200 OK\r\n\r\n", body)) as (host, port):
+            pieces = pieces_of(host, port, "/metrics", PATIENCE_S)
+        assert b"".join(pieces) == body
+        assert max(map(len, pieces)) <= 16 << 10
 
     fresh(there)
 

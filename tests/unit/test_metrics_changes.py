@@ -46,7 +46,7 @@ def test_totals_that_are_not_known_yet_are_left_out() -> None:
         started_s=0.0,
         config=SimpleNamespace(services=(service,)),
         engine=made,
-        figures=SimpleNamespace(traffic=keeper),
+        figures=SimpleNamespace(traffic=keeper, fill=SimpleNamespace(entries={})),
         ager=SimpleNamespace(entries_of={4: 0, 6: 0}, pending_entries={}),
     )
     metrics = RouterMetrics(cast(Router, router))

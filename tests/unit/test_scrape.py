@@ -112,6 +112,21 @@ def test_so_many_at_a_time() -> None:
     assert len(scrapes.due(T0 + MS)) == 1
 
 
+def test_what_fails_while_it_is_judged_can_be_counted() -> None:
+    """The request is open until then, and ends once."""
+    scrapes = made(service(reading(queue="depth"), backends=tuple(range(1, OPEN_MAX + 2))))
+    first, *_ = scrapes.due(T0)
+    bad: Samples = {"depth": [({}, 10**400)]}
+    with pytest.raises(OverflowError):
+        scrapes.answered(first, bad, T0)
+    assert scrapes.deadline() is None
+    assert scrapes.failed(first, "a bug")
+    assert scrapes.deadline() == T0
+    found = scrapes.of(first.endpoint.addr)
+    assert found is not None
+    assert (found[2].ok, found[2].failed, found[2].error) == (0, 1, "a bug")
+
+
 def test_a_failure_is_news_once() -> None:
     """And so is its end; a page without any of the metrics is a failure."""
     scrapes = made(service(reading(queue="depth"), backends=(1,)))
@@ -144,6 +159,64 @@ def test_a_change_keeps_what_stays() -> None:
     assert again.names == {"full"}
     scrapes.change([], T0 + S)
     assert scrapes.deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "due_s"),
+    [
+        (600, 2, 12),  # from now on by the new one
+        (600, 595, 600),  # never later than it was
+        (2, 600, 12),  # the old one's turn is the last of its kind
+        (600, 600, 600),
+    ],
+)
+def test_another_interval_holds_at_once(before_s: int, after_s: int, due_s: int) -> None:
+    """A shorter one does not wait for the end of the longer one; each place is asked once."""
+
+    def every(seconds: int) -> list[Service]:
+        return [service(replace(reading(queue="depth"), interval_ns=seconds * S), backends=(1,))]
+
+    scrapes = Scrapes(lambda below: 0)
+    scrapes.change(every(before_s), T0)
+    for now_ns in range(T0, T0 + 10 * S + 1, S):
+        for request in scrapes.due(now_ns):
+            scrapes.answered(request, page(depth=1), now_ns)
+    scrapes.change(every(after_s), T0 + 10 * S)
+    due_ns = scrapes.deadline()
+    assert due_ns == T0 + due_s * S
+    scrapes.answered(asked(scrapes, due_ns), page(depth=1), due_ns)
+    assert scrapes.due(due_ns + after_s * S - 1) == []
+    asked(scrapes, due_ns + after_s * S)
+
+
+def test_what_is_asked_anew_is_asked_soon() -> None:
+    """Not at the end of an interval of ten minutes; what is asked no more hurries nobody."""
+    slow = replace(reading(queue="depth"), interval_ns=600 * S)
+    scrapes = made(service(slow, backends=(1,)))
+    scrapes.answered(asked(scrapes), page(depth=1), T0 + MS)
+    more = replace(reading(queue="depth", cache_usage="full"), interval_ns=600 * S)
+    scrapes.change([service(more, backends=(1,))], T0 + 5 * S)
+    assert scrapes.deadline() == T0 + 6 * S
+    assert told(scrapes, page(depth=1, full=0.5), T0 + 6 * S) == {"queue": 1, "usage": 0.5}
+    scrapes.change([service(slow, backends=(1,))], T0 + 10 * S)
+    assert scrapes.deadline() == T0 + 606 * S
+
+
+def test_an_answer_is_judged_by_what_was_asked() -> None:
+    """One that was under way when other metrics came to be wanted says nothing of them, and keeps
+    nobody from being asked for them; one that has them all says all."""
+    scrapes = made(service(reading(queue="depth", cache_usage="full"), backends=(1,)))
+    both = asked(scrapes)
+    scrapes.change([service(reading(queue="depth"), backends=(1,))], T0)
+    assert scrapes.answered(both, page(depth=1, full=0.5), T0 + MS)[0][0].values == {"queue": 1}
+    old = asked(scrapes, T0 + S)
+    scrapes.change([service(reading(queue="waiting"), backends=(1,))], T0 + S)
+    new = asked(scrapes, T0 + 2 * S)
+    assert scrapes.answered(old, page(depth=1), T0 + 3 * S) == ([], False, "")
+    found = scrapes.of(1)
+    assert found is not None
+    assert (found[2].ok, found[2].failed) == (1, 0)
+    assert scrapes.answered(new, page(waiting=2), T0 + 3 * S)[0][0].values == {"queue": 2}
 
 
 def test_shares_come_of_what_was_counted_meanwhile() -> None:
@@ -194,6 +267,25 @@ def test_engines_of_one_server_are_taken_together() -> None:
     assert told(scrapes, samples, T0) == {"queue": 0.25}
 
 
+def test_half_of_a_queue_is_none() -> None:
+    """It would be the shortest of all. Which series a name has is another matter, and a counter
+    that is not there has counted nothing."""
+    scrapes = made(service(reading(queue='a{x="1"} + a{x="2"} + b', ttft="s + t / n"),
+                           backends=(1,)))  # fmt: skip
+    one: dict[str, str] = {"x": "1"}
+    times = page(s=1, n=1)
+    assert told(scrapes, {"a": [(one, 3)], **times}, T0) == {}
+    found = scrapes.of(1)
+    assert found is not None
+    assert list(found[2].missing) == ["queue"]
+    samples: Samples = {"a": [(one, 3)], **page(b=0, s=2, n=2)}
+    assert told(scrapes, samples, T0 + S) == {"queue": 3, "ttft_ns": 1e9}
+    assert not found[2].missing
+    samples = {"a": [({"x": "3"}, 3)], **page(b=5)}
+    scrapes.answered(asked(scrapes, T0 + 2 * S), samples, T0 + 2 * S)
+    assert found[2].error.startswith("only a part is there of: a{")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -202,6 +294,9 @@ def test_engines_of_one_server_are_taken_together() -> None:
         ("cache_hit", 1.5),
         ("cache_usage", 85),
         ("ttft", -0.5),
+        ("ttft", 1e300),
+        ("ttft", 3601),
+        ("queue", 1e10),
     ],
 )
 def test_what_no_input_can_have_is_not_told(key: str, value: float) -> None:
@@ -218,6 +313,16 @@ def test_what_is_no_number_is_not_there() -> None:
     found = scrapes.of(1)
     assert found is not None
     assert found[2].missing == ("queue",)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_was_no_number_is_no_start(odd: float) -> None:
+    """Of what has grown since: nobody knows by how much."""
+    scrapes = made(service(reading(cache_hit="hits / queries", queue="n"), backends=(1,)))
+    assert told(scrapes, page(hits=odd, queries=odd, n=1), T0) == {"queue": 1}
+    assert told(scrapes, page(hits=900, queries=1000, n=1), T0 + S) == {"queue": 1}
+    said = told(scrapes, page(hits=901, queries=1002, n=1), T0 + 2 * S)
+    assert said == {"queue": 1, "cache": 0.5}
 
 
 @pytest.mark.parametrize(

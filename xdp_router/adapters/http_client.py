@@ -20,7 +20,8 @@ from xdp_router.core.model import Endpoint
 
 BODY_MAX: Final = 4 << 20
 _HEAD_MAX: Final = 32 << 10
-_PIECE: Final = 64 << 10
+_PIECE: Final = 16 << 10
+"""Many answers may come at once, and a piece of each is taken in one turn of the loop."""
 
 
 class HttpError(XdpRouterError):

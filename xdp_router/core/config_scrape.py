@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table ``[service.scrape]``: where backends say how they are doing, and by which metrics.
 
-A metric is written as in a query, ``depth{queue="a"}``; of several the sum is taken, with ``+``;
-``/`` stands between two counters of which the increases are compared.
+A metric is written as in a query, ``depth{queue="a"}``. ``/`` stands between two counters of which
+the increases are compared. ``+`` adds up queues, or counters on a side of the ``/``: of shares and
+times that stand for themselves nobody could say what their sum is.
 
 Names of presets: vLLM, ``docs/usage/metrics`` and ``docs/design/metrics`` of its versions 0.4 to
 0.32; SGLang, ``srt/metrics/collector.py`` and ``docs/references/production_metrics``.
@@ -26,6 +27,13 @@ AGE_INTERVALS = 3
 KEYS = {"queue": "queue", "ttft": "ttft_ns", "cache_hit": "cache", "cache_usage": "usage"}
 """By key of the file, what a score calls the input."""
 _RATIOS = frozenset({"cache_hit", "ttft"})
+_ONE = "a metric as it is called, as 'share{engine=\"0\"}'"
+_EXPECTED = {
+    "queue": 'metrics as they are called, as \'depth{queue="a"}\' or "waiting + running"',
+    "ttft": 'a metric as it is called, as "first_token_seconds", or "sum / count", in seconds',
+    "cache_hit": f'{_ONE}, or "hits_total / queries_total"',
+    "cache_usage": _ONE,
+}
 
 _PATH = re.compile(r"/[!-~]{0,1023}")
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -74,6 +82,9 @@ def parse_readings(key: str, text: str) -> tuple[Reading, ...]:
         over, position = _sum(text, position + 1)
     if position != len(text):
         raise ValueError(f"{text[position:][:20]!r} behind {text[:position].strip()!r}")
+    if len(of) > 1 and key != "queue" and not over:
+        use = "on a side of a '/' alone" if key in _RATIOS else "no use for"
+        raise ValueError(f"a '+', which {key} has {use}")
     if key == "ttft" and not over:
         sums = tuple(Series(f"{each.name}_sum", each.labels) for each in of)
         counts = tuple(Series(f"{each.name}_count", each.labels) for each in of)
@@ -121,11 +132,7 @@ def read_scrape(table: Table) -> Scrape | None:
         scrape.text("preset", "")
     inputs = dict(PRESETS.get(preset, {}))
     for key in KEYS:
-        expected = 'metrics as they are called, as \'depth{queue="a"}\' or "waiting + running"'
-        if key in _RATIOS:
-            expected += (
-                ', or "hits_total / queries_total"' if key == "cache_hit" else ", in seconds"
-            )
+        expected = _EXPECTED[key]
         text = scrape.text(key, expected)
         if text is None:
             continue

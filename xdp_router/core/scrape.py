@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .config_scrape import format_sum, scraped_endpoint
+from .config_scrape import INTERVAL_LEAST_NS, format_sum, scraped_endpoint
 from .model import Backend, Endpoint, Mode, Reading, Scrape, Series, Service
 
 OPEN_MAX = 64
@@ -25,6 +25,8 @@ OPEN_MAX = 64
 JITTER = 8
 """An interval is longer by up to an eighth of it: many begin at once, and part."""
 _NS = 1e9
+_MOST = {"queue": 1e9, "ttft_ns": 3600 * _NS, "cache": 1.0, "usage": 1.0}
+"""What each input can be, as with values that are pushed."""
 
 Sample = tuple[Mapping[str, str], float]
 Samples = Mapping[str, Sequence[Sample]]
@@ -78,8 +80,8 @@ class _Source:
     names: frozenset[str] = frozenset()
     interval_ns: int = 0
     timeout_ns: int = 0
+    due_ns: int = 0
     busy: Request | None = None
-    gone: bool = False
     before: dict[_Key, float] = field(default_factory=dict)
     state: ScrapeState = field(default_factory=ScrapeState)
 
@@ -108,15 +110,24 @@ class Scrapes:
                 continue
             for backend in service.backends:
                 self._enter(before, backend, service.scrape)
-        for place, source in before.items():
-            source.gone = place not in self._sources
         for place, source in self._sources.items():
-            source.names = frozenset(_names(scrape for _, scrape in source.whose))
+            names = frozenset(
+                series.name for _, scrape in source.whose for series in _series(scrape)
+            )
             source.interval_ns = min(scrape.interval_ns for _, scrape in source.whose)
             source.timeout_ns = max(scrape.timeout_ns for _, scrape in source.whose)
             if place not in before:
                 # Not all at once, nor late: values are waited for.
-                self._push(source, now_ns + self._draw(source.interval_ns // 4 + 1))
+                source.due_ns = now_ns + self._draw(source.interval_ns // 4 + 1)
+            else:
+                # What is new is not to wait for as long as the old interval says.
+                wait_ns = source.interval_ns if names <= source.names else INTERVAL_LEAST_NS
+                source.due_ns = min(source.due_ns, now_ns + self._later(wait_ns))
+            source.names = names
+            if source.busy is not None and not names <= source.busy.names:
+                source.busy = None  # its answer would be taken for one without what is new
+        self._due = [(each.due_ns, each.number, each) for each in self._sources.values()]
+        heapq.heapify(self._due)
 
     def _enter(self, before: Mapping[_Place, _Source], backend: Backend, scrape: Scrape) -> None:
         endpoint = scraped_endpoint(scrape, backend)
@@ -134,22 +145,20 @@ class Scrapes:
         source.whose.append((backend, scrape))
         self._of_backend[backend.id] = source
 
-    def _push(self, source: _Source, at_ns: int) -> None:
-        heapq.heappush(self._due, (at_ns, source.number, source))
+    def _later(self, interval_ns: int) -> int:
+        return interval_ns + self._draw(interval_ns // JITTER + 1)
 
     def deadline(self) -> int | None:
         """When somebody is to be asked next; None: not before a request has been answered."""
-        while self._due and self._due[0][2].gone:
-            heapq.heappop(self._due)
         return self._due[0][0] if self._due and self._open < OPEN_MAX else None
 
     def due(self, now_ns: int, reached: Callable[[int], bool] = lambda _: True) -> list[Request]:
         """Whom to ask now. ``reached``: whether there is a way to a backend, else it waits."""
         out = []
         while (at_ns := self.deadline()) is not None and at_ns <= now_ns:
-            source = heapq.heappop(self._due)[2]
-            interval_ns = source.interval_ns
-            self._push(source, now_ns + interval_ns + self._draw(interval_ns // JITTER + 1))
+            source = self._due[0][2]
+            source.due_ns = now_ns + self._later(source.interval_ns)
+            heapq.heapreplace(self._due, (source.due_ns, source.number, source))
             # Still to be answered; or asked in vain, which would only be logged.
             if source.busy or not any(reached(backend.id) for backend, _ in source.whose):
                 continue
@@ -160,23 +169,42 @@ class Scrapes:
             out.append(source.busy)
         return out
 
+    def _source_of(self, request: Request) -> _Source | None:
+        """Whose request it is; None: nobody asks any more."""
+        source = self._sources.get((request.endpoint.addr, request.endpoint.port, request.path))
+        return source if source is not None and source.busy is request else None
+
     def _ended(self, request: Request) -> _Source | None:
+        """Of a request that has not ended yet."""
         self._open -= 1
-        place = request.endpoint.addr, request.endpoint.port, request.path
-        source = self._sources.get(place)
-        if source is None or source.busy is not request:
-            return None  # nobody asks any more
-        source.busy = None
+        source = self._source_of(request)
+        if source is not None:
+            source.busy = None
         return source
 
     def answered(
         self, request: Request, samples: Samples, now_ns: int
     ) -> tuple[list[Said], bool, str]:
         """What the answer says; whether that is well again; or why it is none (then as if it had
-        failed)."""
-        source = self._ended(request)
+        failed). If this itself fails, the request is still open."""
+        source = self._source_of(request)
         if source is None:
+            self._ended(request)
             return [], False, ""
+        said, missing, why = self._judge(source, samples)
+        self._ended(request)
+        if why:
+            return [], self._note_failure(source, why), why
+        state = source.state
+        healed = bool(state.error)
+        state.ok += 1
+        state.error = ""
+        state.answered_ns, state.took_ns = now_ns, max(now_ns - request.begun_ns, 1)
+        state.missing = missing
+        return said, healed, ""
+
+    def _judge(self, source: _Source, samples: Samples) -> tuple[list[Said], tuple[str, ...], str]:
+        """What each backend is told of; inputs that are missing; why it is no answer."""
         rises = self._rises(source, samples)
         said: list[Said] = []
         missing: dict[str, None] = {}
@@ -194,19 +222,15 @@ class Scrapes:
                     values[name] = value
             if values:
                 said.append(Said(backend, values))
-        if not there:
-            wanted = sorted({format_sum(each.of) for _, scrape in source.whose
-                             for _, readings in scrape.inputs for each in readings})  # fmt: skip
-            why = f"none of the metrics is there: {', '.join(wanted[:4])}"
-            more = f" and {len(wanted) - 4} more" if len(wanted) > 4 else ""
-            return [], self._note_failure(source, why + more), why + more
-        state = source.state
-        healed = bool(state.error)
-        state.ok += 1
-        state.error = ""
-        state.answered_ns, state.took_ns = now_ns, max(now_ns - request.begun_ns, 1)
-        state.missing = tuple(missing)
-        return said, healed, ""
+        if there:
+            return said, tuple(missing), ""
+        wanted = sorted({format_sum(each.of) for _, scrape in source.whose
+                         for _, readings in scrape.inputs for each in readings})  # fmt: skip
+        more = f" and {len(wanted) - 4} more" if len(wanted) > 4 else ""
+        some = any(_matching(series, samples) for _, scrape in source.whose
+                   for series in _series(scrape))  # fmt: skip
+        which = "only a part is there of" if some else "none of the metrics is there"
+        return [], (), f"{which}: {', '.join(wanted[:4])}{more}"
 
     def failed(self, request: Request, why: str) -> bool:
         """There was no answer. Returns whether that is news."""
@@ -225,6 +249,8 @@ class Scrapes:
         now: dict[_Key, float] = {}
         for name, rows in samples.items():
             for labels, value in rows:
+                if not math.isfinite(value):
+                    continue  # no place to begin from
                 key = name, tuple(sorted(labels.items()))
                 now[key] = value
                 before = source.before.get(key)
@@ -239,14 +265,11 @@ class Scrapes:
         return None if source is None else (source.endpoint, source.path, source.state)
 
 
-def _names(scrapes: Iterable[Scrape]) -> set[str]:
-    return {
-        series.name
-        for scrape in scrapes
-        for _, readings in scrape.inputs
-        for reading in readings
-        for series in (*reading.of, *reading.over)
-    }
+def _series(scrape: Scrape) -> Iterator[Series]:
+    for _, readings in scrape.inputs:
+        for reading in readings:
+            yield from reading.of
+            yield from reading.over
 
 
 def _matching(series: Series, samples: Samples) -> list[Sample]:
@@ -259,9 +282,16 @@ def _matching(series: Series, samples: Samples) -> list[Sample]:
 
 
 def _is_there(reading: Reading, samples: Samples) -> bool:
-    """Whether any of what is added is, and of a share both parts are."""
-    parts = (reading.of, reading.over) if reading.over else (reading.of,)
-    return all(any(_matching(series, samples) for series in part) for part in parts)
+    """Whether of a share both parts are, and of a sum all names: half of a queue is no short one.
+
+    Not all series of each name: a label's value may come and go. A counter that is not there has
+    counted nothing.
+    """
+    if reading.over:
+        parts = (reading.of, reading.over)
+        return all(any(_matching(series, samples) for series in part) for part in parts)
+    found = {series.name for series in reading.of if _matching(series, samples)}
+    return found == {series.name for series in reading.of}
 
 
 def _value(
@@ -279,9 +309,9 @@ def _value(
         values = [value for series in reading.of for _, value in _matching(series, samples)]
         # Engines behind one address each have a queue of their own, and shares of their own.
         value = sum(values) if name == "queue" else sum(values) / len(values)
-    if value < 0 or (name in ("cache", "usage") and value > 1):
-        return None
-    return value * _NS if name == "ttft_ns" else value
+    if name == "ttft_ns":
+        value *= _NS
+    return value if 0 <= value <= _MOST[name] else None  # nor NaN, of what is beyond all numbers
 
 
 def _grown(part: Sequence[Series], samples: Samples, rises: Mapping[_Key, float]) -> float:

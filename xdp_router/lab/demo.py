@@ -150,8 +150,6 @@ def _build(undo: contextlib.ExitStack, check: Callable[[], None]) -> tuple[Lab, 
     undo.callback(lab.close)
     lab.build()
     check()
-    # It tells what a race does by itself: a server that is back has its share at once.
-    config = lab.config_toml(fallback=FALLBACK, keys="health = false")
-    router = LabRouter(lab, config, bpffs / "xdp-router")
+    router = LabRouter(lab, lab.config_toml(fallback=FALLBACK), bpffs / "xdp-router")
     check()
     return lab, router

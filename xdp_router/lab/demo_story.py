@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -40,6 +41,9 @@ _PICTURE = """\
     client --- XDP router --+-- +5 ms ----- middle     each a TCP echo server
                             +-- +20 ms ---- far\
 """
+_HEALTH_S = 40.0
+"""Health needs 3 s to call a server ill by default, and 13 s until it has its whole share again."""
+_LOOK_AGAIN_S = 0.5
 _LATE_ANSWERS_S = 0.1  # explain shall also have the answer of the slowest backend
 
 
@@ -178,15 +182,33 @@ class Story:
             "RST, and whoever refuses does not win, however fast. connect() now takes two round "
             "trips on the longer wire: the race's and its own."
         )
-        self._explain(batch)
+        self._explain(batch, 0)  # before health took near out of races
         self._expect_none("near", batch, "after it was killed")
+        self._wait("near is ill", lambda health: health["state"] == "ill")
+        self._say(
+            "Health looks once a second, and has noticed as well, at the third bad look. From now "
+            "on no race asks near, until it is well again:"
+        )
+        self._command("backends")
 
     def _come_back(self) -> None:
-        self._title(f"5. near is started again, then {AFTER_OTHERS} new connections")
+        self._title(f"5. near is started again, then twice {AFTER_OTHERS} new connections")
         self._lab.start_backend("near")
-        batch = self._connect(self._lab.addresses.service, AFTER_OTHERS, "after the restart")
+        began = time.monotonic()
+        self._wait("near is well", lambda health: health["state"] == "well")
+        well_s = time.monotonic() - began
+        early = self._connect(self._lab.addresses.service, AFTER_OTHERS, "after the restart")
+        self._wait("near has its share", lambda health: health["share"] == 1)
+        whole_s = time.monotonic() - began
+        batch = self._connect(self._lab.addresses.service, AFTER_OTHERS, "a little later")
         count = batch.by_backend["near"]
-        self._say(f"near got {count} of them; nothing had to be told or reset:")
+        self._say(
+            f"It was well again after {well_s:.0f} s, by two good looks. A server that has just "
+            "begun is not overrun: it takes part in every tenth race at first, in all of them 10 s "
+            f"later. Of the first {AFTER_OTHERS} connections near got {early.by_backend['near']}, "
+            f"{whole_s:.0f} s after its start {count} of {AFTER_OTHERS}; nothing had to be told or "
+            "reset:"
+        )
         self._outcome(batch)
         if not count:
             self.faults.append("near was started again, but no connection went there")
@@ -203,7 +225,7 @@ class Story:
             "a silent host, the race is over at the first answer."
         )
         self._outcome(batch)
-        self._explain(batch)
+        self._explain(batch, 0)  # before health took near out of races
         self._expect_none("near", batch, "after its host went silent")
 
     # What chapters are made of
@@ -226,6 +248,17 @@ class Story:
             self.faults.append(f"{what}: {failed} of {count} failed, first {batch.failures[0]}")
         return batch
 
+    def _wait(self, what: str, reached: Callable[[Any], bool]) -> None:
+        """Until the health of near is so, as ``backends`` has it."""
+        began = time.monotonic()
+        while time.monotonic() - began < _HEALTH_S:
+            self._check()
+            rows = self._router.ask("backends")
+            if reached(next(row["health"] for row in rows if row["name"] == "near")):
+                return
+            time.sleep(_LOOK_AGAIN_S)
+        self.faults.append(f"{what}: not within {_HEALTH_S:.0f} s")
+
     def _expect_none(self, backend: str, batch: Batch, when: str) -> None:
         count = batch.by_backend[backend]
         if count:
@@ -235,10 +268,10 @@ class Story:
         self._shares(batch)
         self._times([("through the router", batch)])
 
-    def _explain(self, batch: Batch) -> None:
+    def _explain(self, batch: Batch, number: int = -1) -> None:
         if batch.connections:
             time.sleep(_LATE_ANSWERS_S)
-            self._command("explain", batch.connections[-1].client)
+            self._command("explain", batch.connections[number].client)
 
     def _shares(self, batch: Batch) -> None:
         table = _table("BACKEND", "WIRE", ">CONNECTIONS", "")

@@ -119,7 +119,6 @@ class Lab:
         fallback: str | None = None,
         family: Family = 4,
         protocol: str = "tcp",
-        keys: str = "",
     ) -> str:
         """The router.toml for this lab: see ``LabSpec.config_toml``."""
         return self.spec.config_toml(
@@ -129,7 +128,6 @@ class Lab:
             fallback=fallback,
             family=family,
             protocol=protocol,
-            keys=keys,
         )
 
     # Building
