@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,19 @@ from xdp_router.core.commands import (
     SetBackendUp,
 )
 from xdp_router.core.events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
-from xdp_router.core.model import NO_BACKEND, Backend, Endpoint, Mode, ProbeAnswer, Service, Signs
+from xdp_router.core.model import (
+    NO_BACKEND,
+    Backend,
+    Endpoint,
+    Mode,
+    Probe,
+    ProbeAnswer,
+    ProbeKind,
+    Service,
+    Signs,
+)
 
+B1 = BACKENDS[0]
 ILL, WELL, DEAD = HealthNews.ILL, HealthNews.WELL, HealthNews.DEAD
 SILENT = None
 
@@ -406,6 +418,70 @@ def test_a_backend_that_is_removed_while_ill() -> None:
     assert world.usable == {2, 3}
     assert only(world.said, LogFailOpen) == [LogFailOpen(0, True)]
     world.obey(world.engine.apply([], DEFAULTS, world.now_ns))
+    assert world.engine.standing.failing_open == frozenset()
+
+
+@pytest.mark.parametrize("health", [SETTINGS, None])
+def test_a_backend_that_is_removed_while_dead_and_added_again(health: Any) -> None:
+    """What stands in the maps for its last flows is not what it begins with."""
+    world = HealthWorld(mode=Mode.INLINE)
+    dead(world)
+    (web,) = world.services
+    fewer = dataclasses.replace(web, backends=web.backends[1:])
+    world.obey(world.engine.apply([fewer], DEFAULTS, world.now_ns))
+    assert world.dead == {1}
+    world.obey(world.engine.apply([fewer], DEFAULTS, world.now_ns))
+    assert world.dead == {1}
+    again = [dataclasses.replace(web, health=health)]
+    said = world.obey(world.engine.apply(again, DEFAULTS, world.now_ns))
+    assert only(said, SetBackendDead) == [SetBackendDead(1, False)]
+    world.answers[1] = ProbeAnswer.SYNACK
+    world.tell(BackendState(1, True))
+    assert world.usable == {1, 2, 3}
+    said = world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
+    assert only(said, SetBackendDead) == [], "once"
+
+
+def test_a_backend_that_is_removed_with_a_share_and_added_again() -> None:
+    """It does not keep a tenth for ever."""
+    world = HealthWorld(mode=Mode.INLINE)
+    world.fall(1)
+    world.answers[1] = ProbeAnswer.SYNACK
+    world.run(3 * S)
+    (web,) = world.services
+    fewer = [dataclasses.replace(web, backends=web.backends[1:])]
+    assert (
+        only(world.obey(world.engine.apply(fewer, DEFAULTS, world.now_ns)), SetBackendShare) == []
+    )
+    said = world.obey(world.engine.apply([web], DEFAULTS, world.now_ns))
+    assert only(said, SetBackendShare) == [SetBackendShare(1, 0)]
+
+
+@pytest.mark.parametrize("at_ms", [0, 20, 50])
+def test_a_change_while_much_is_still_to_be_told(at_ms: int) -> None:
+    """One server that is 200 backends falls; before all of them were told it is probed otherwise,
+    and is well. What was found by the probe of before is nobody's fault any more."""
+    many = [
+        Service(n, f"s{n}", Endpoint(0xC6130000 + n, 80), (Backend(n, f"a{n}", B1.endpoint, n),))
+        for n in range(200)
+    ]
+    world = HealthWorld(many)
+    world.run(S)
+    world.answers = dict.fromkeys(world.answers, ProbeAnswer.RST)
+    while not world.news():
+        world.run(10 * MS)
+    world.run(at_ms * MS)
+    ping = Probe(ProbeKind.ICMP)
+    for number, one in enumerate(world.services):
+        (backend,) = one.backends
+        backend = dataclasses.replace(backend, probe=ping)
+        world.services[number] = dataclasses.replace(one, backends=(backend,))
+        world.backends[backend.id] = backend
+    world.answers = dict.fromkeys(world.answers, ProbeAnswer.SYNACK)
+    world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
+    world.said.clear()
+    world.run(5 * S)
+    assert world.news() == []
     assert world.engine.standing.failing_open == frozenset()
 
 

@@ -300,6 +300,10 @@ class HealthWatch:
         """All that it is."""
         return [self._backends[each] for each in server.members if self._of.get(each) is server]
 
+    def backend(self, number: int) -> Backend:
+        """A backend that is watched. Raise KeyError if it is not."""
+        return self._backends[number]
+
     def is_watched(self, backend: int) -> bool:
         """Whether a backend's health is looked at."""
         return backend in self._of

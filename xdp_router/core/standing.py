@@ -62,6 +62,8 @@ class Standing:
         self._changes: deque[Change] = deque()
         self._rest: tuple[Iterator[Backend], Server, Seen] | None = None
         """Of the server that is looked at: those of its backends that are still to come."""
+        self._marked: set[int] = set()
+        """Backends that have gone with a mark in the maps, where it stands for their last flows."""
         self._free_ns = 0
         self.falls: dict[int, int] = {}
         """By backend id: how often it was found ill since the start."""
@@ -172,10 +174,17 @@ class Standing:
         now = {service.id: service for service in services}
         was = {service.id: service for service in before}
         touched = dict.fromkeys(self._open | self._ill.keys())
-        for backend in self.watch.apply(was.values(), now.values()):
+        left = self.watch.apply(was.values(), now.values())
+        for backend in left:
             service = self._forget(backend, out)
             if service is not None:
                 touched[service.id] = None
+        if left:  # what was found of them is not to be told any more
+            gone = set(left)
+            self._changes = deque(each for each in self._changes if each.backend not in gone)
+        for backend in self._marked & self._roster.service_of.keys():  # it is there again
+            self._marked.remove(backend)
+            out += (SetBackendDead(backend, False), SetBackendShare(backend, 0))
         for service in now.values():
             if was.get(service.id) is service:
                 continue
@@ -205,11 +214,14 @@ class Standing:
         for members in self._ill.values():
             members.discard(backend)
         service = self._roster.service_of.get(backend)
-        if service is not None:  # else what stands in the maps is nobody's affair
-            if dead:
-                out.append(SetBackendDead(backend, False))
-            if shared:
-                out.append(SetBackendShare(backend, 0))
+        if service is None:
+            if dead or shared:
+                self._marked.add(backend)
+            return None
+        if dead:
+            out.append(SetBackendDead(backend, False))
+        if shared:
+            out.append(SetBackendShare(backend, 0))
         return service
 
     # Time
@@ -256,9 +268,9 @@ class Standing:
         some = list(islice(backends, AT_ONCE))
         if len(some) < AT_ONCE:
             self._rest = None
-        for backend in some:
-            if self.watch.is_watched(backend.id):
-                self._look(server, backend, seen, now_ns, out)
+        for backend in some:  # a change may have come between: some are another server's, or gone
+            if self.watch.server_of(backend.id) is server:
+                self._look(server, self.watch.backend(backend.id), seen, now_ns, out)
         return len(some) // BATCH
 
     def _look(
