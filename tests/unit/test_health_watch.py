@@ -11,7 +11,7 @@ import pytest
 from tests.support.cast import BACKENDS, T0, first, sequence, service
 from tests.support.health_cast import SETTINGS, HealthWorld, S
 from tests.support.playbook import MS
-from xdp_router.core.commands import SendProbe
+from xdp_router.core.commands import HealthNews, SendProbe
 from xdp_router.core.events import BackendState, FlowSigns, ProbeReply, ProbeSent
 from xdp_router.core.health import Ill, Source
 from xdp_router.core.health_watch import NOTHING, HealthWatch, Seen, of_traffic
@@ -291,13 +291,15 @@ def test_what_flows_say(signs: Signs, seen: Seen) -> None:
         (Signs(refused=9, sources=2), Seen(True, Ill.REFUSED)),
         (Signs(unreachable=9), NOTHING),
         (Signs(answered=1, cut=1), NOTHING),
-        (Signs(answered=2, cut=2), Seen(True, Ill.REFUSED)),
+        (Signs(answered=9, cut=9), NOTHING),
+        (Signs(answered=2, cut=2, sources=1), NOTHING),
+        (Signs(answered=2, cut=2, sources=2), Seen(True, Ill.REFUSED)),
         (Signs(answered=1), Seen(True)),
     ],
 )
 def test_one_source_against_a_good_probe(signs: Signs, seen: Seen) -> None:
-    """Does not make a backend ill: it may be that one which is kept out. But that it accepts is no
-    contradiction to its cutting what it has accepted."""
+    """Does not make a backend ill, however often: it may be that one which is kept out, or which
+    sends what it knows to be cut."""
     assert of_traffic(signs, True) == seen
 
 
@@ -312,6 +314,17 @@ def test_a_probe_of_another_port_contradicts_nothing() -> None:
         made.signs(FlowSigns(((1, Signs(unanswered=1)),)), T0)
         assert made.traffic(server, backend, Seen(True)).heard is heard
         assert made.traffic(server, backend, Seen(True)) == NOTHING, "it was of that interval"
+
+
+def test_one_client_that_is_cut_makes_nobody_ill() -> None:
+    """It could have all backends fall, one after the other; clients of two prefixes may."""
+    world = HealthWorld()
+    world.run(S)
+    for sources, news in ((0, []), (1, []), (2, [HealthNews.ILL])):
+        for _ in range(5):
+            world.signs(1, answered=3, cut=3, sources=sources)
+            world.run(S)
+        assert world.news()[:1] == news
 
 
 # With an engine around it

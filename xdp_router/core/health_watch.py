@@ -45,8 +45,6 @@ JITTER = 4
 """An interval differs by up to an eighth from what is configured, either way."""
 PATIENCE_NS = 1_000_000_000
 """Longer than this no answer is waited for; in shorter intervals, three quarters of one."""
-CUT_LEAST = 2
-"""Flows that were cut in an interval, at least, if they are all of one source."""
 _UNSENT_MOST = 1024
 """Probes of which it is not known yet whether they left."""
 
@@ -158,15 +156,13 @@ class Server:
 def of_traffic(signs: Signs, contradicted: bool) -> Seen:
     """What a backend's flows have shown. ``contradicted``: a probe has just had there what they
     ask for; then the word of a single source prefix does not count: it may be that one which
-    is attacked, or kept out.
+    is attacked, or kept out, or which asks so that it is cut.
     """
     lasting = max(signs.answered - signs.cut, 0)
     if signs.served:
         return Seen(True)
     if signs.refused + signs.cut > lasting:
         why = Ill.REFUSED
-        # That it accepts is no contradiction.
-        contradicted = contradicted and signs.cut < CUT_LEAST
     elif signs.answered:
         return Seen(True)
     elif signs.unreachable:
