@@ -241,6 +241,42 @@ def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
     assert made.health.is_well(1)
 
 
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_backend_that_leaves_makes_no_bad_look_for_its_host(gone: int) -> None:
+    """Whoever of two backends asked: the answer counts, or the question does not."""
+    two = dataclasses.replace(
+        healthy(),
+        backends=(B1, Backend(2, "other", B1.endpoint, 0)),
+    )
+    made = watch(two)
+    command = sent(made, turn(made, T0)[1], T0)
+    assert command.backend == 1
+    left = dataclasses.replace(two, backends=tuple(x for x in two.backends if x.id != gone))
+    assert made.apply((two,), (left,)) == [gone]
+    answered = made.take([reply(command)], T0 + MS) == []
+    assert answered is (gone == 2)
+    seen, again = turn(made, T0 + S)
+    assert seen == (Seen(True) if answered else NOTHING)
+    assert again is not None
+    for second in (2, 3):  # one that is silent is so, whoever leaves
+        sent(made, again, T0 + (second - 1) * S)
+        seen, again = turn(made, T0 + second * S)
+        assert seen == Seen(True, Ill.UNANSWERED)
+
+
+def test_a_silence_outlives_who_asked_last() -> None:
+    """It began before, with a probe that was waited for."""
+    two = dataclasses.replace(healthy(), backends=(B1, Backend(2, "other", B1.endpoint, 0)))
+    made = watch(two)
+    again = turn(made, T0)[1]
+    for second in (0, 1):
+        sent(made, again, T0 + second * S)
+        again = turn(made, T0 + (second + 1) * S)[1]
+    sent(made, again, T0 + 2 * S)
+    made.apply((two,), (dataclasses.replace(two, backends=two.backends[1:]),))
+    assert turn(made, T0 + 3 * S)[0] == Seen(True, Ill.UNANSWERED)
+
+
 def test_thousands_of_servers_do_not_hold_the_loop() -> None:
     """A batch at a time, with a pause after each; everyone has its turn."""
     many = tuple(Backend(i, f"b{i}", Endpoint(0xC6130000 + i, 80), 0) for i in range(1000))

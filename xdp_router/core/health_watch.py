@@ -81,6 +81,7 @@ class Server:
         "_why",
         "answers_ns",
         "asked",
+        "asked_ns",
         "count",
         "due_ns",
         "interval_ns",
@@ -107,6 +108,7 @@ class Server:
         self.lost = False
         """Its next hop answers no more."""
         self.asked: tuple[ProbeKey, int, Backend] | None = None  # our own probe, and its number
+        self.asked_ns = 0  # when that probe left; 0: that is not known
         self.answers_ns = 0  # when the newest good answer came
         self.silent_ns = 0
         """When the first probe left after the newest good answer; 0: none did."""
@@ -270,9 +272,13 @@ class HealthWatch:
         server = self._of.pop(backend, None)
         if server is None:
             return False
-        self._forget_probe(server)
         server.count -= 1
         server.members_are_old = True
+        if server.asked is not None and (not server.count or server.asked[2].id == backend):
+            # Its answer would be nobody's: that says nothing of those who stay.
+            if server.asked_ns and server.silent_ns == server.asked_ns:
+                server.silent_ns = 0
+            self._forget_probe(server)
         if backend in self._reached:
             self._reached.discard(backend)
             server.reached -= 1
@@ -335,6 +341,7 @@ class HealthWatch:
         server = self._of.get(event.backend)
         if server is not None and server.asked is not None and server.asked[1] == event.seq:
             if event.sent_ns:
+                server.asked_ns = event.sent_ns
                 self.asked(event.backend, event.sent_ns)
             else:
                 self.counters["probes_not_sent"] += 1
@@ -367,6 +374,7 @@ class HealthWatch:
             del self._asked[key]
             self._servers.release(server.probed, key[3])
             server.asked = None
+            server.asked_ns = 0
 
     def _probe(self, server: Server, now_ns: int) -> SendProbe | None:
         if not server.reached or now_ns - server.answers_ns <= server.interval_ns // 2:
