@@ -37,6 +37,8 @@ static __always_inline int killed_stage(struct xdp_md *ctx)
 	int parsed;
 
 	parsed = parse_packet(ctx, &p);
+	if (parsed == PARSE_FRAGMENT_LATER) /* the first one has the answer */
+		return drop(XR_COUNT_fragment_dropped);
 	if (parsed != PARSE_TCP && parsed != PARSE_UDP)
 		return XDP_PASS;
 	flow = flow_table_lookup(&p.key);

@@ -70,7 +70,8 @@ def _read(case: Case) -> Case:
 def _stays(case: Case) -> bool:
     """Is it about a flow that somebody else's packet says nothing of?"""
     told = {"pass_other_mac", "icmp_translated", "fragment_followed"}
-    return bool(told.intersection(case.counters)) or "pending" in case.name
+    about_others = "pending" in case.name or "a later fragment" in case.name
+    return bool(told.intersection(case.counters)) or about_others
 
 
 def _in_one(case: Case, number: int) -> Case:
