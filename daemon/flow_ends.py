@@ -47,7 +47,8 @@ class FlowEnds:
     async def tell(self, dead: Collection[int]) -> int:
         """End the flows of these backends, which are marked dead. Returns how many there were.
 
-        Those that end or come meanwhile are XDP's.
+        Those that end or come meanwhile are XDP's. Raise XdpRouterError if the tables cannot be
+        read, which is logged: who was not told then is told by the next call.
         """
         told = failed = seen = 0
         try:
@@ -66,8 +67,12 @@ class FlowEnds:
                         if not seen % AT_ONCE:
                             await asyncio.sleep(0)
         except XdpRouterError as error:
-            _log.error("flows_not_ended", error=str(error))
-        self.told += told
+            _log.error(
+                "flows_not_ended", error=str(error), flows=told, consequence="it is tried again"
+            )
+            raise
+        finally:
+            self.told += told
         _log.info("flows_ended", flows=told, failed=failed)
         return told
 

@@ -23,6 +23,8 @@ from .flow_ends import FlowEnds
 from .logs import Sampler
 
 LINES_PER_SECOND = 200
+AGAIN_S = 1.0
+"""How long it waits before it does once more what could not be done."""
 _IDLE_S = 1.0
 _NS = 1_000_000_000
 
@@ -141,20 +143,43 @@ class HealthKeeper:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await self.step()
+            if not await self.step():
+                await asyncio.sleep(AGAIN_S)
 
-    async def step(self) -> None:
-        """All that is wanted by now: in one walk of the tables each, whoever it is about."""
+    async def step(self) -> bool:
+        """All that is wanted by now: in one walk of the tables each, whoever it is about.
+
+        False: flows could not be ended; that is still wanted, as is what an error of another kind
+        has left undone. The engine waits for each answer, and asks once.
+        """
         finds, self._finds = self._finds, {}
-        if finds:
-            heard = await self._heard(finds)
-            for backend in finds:
+        try:
+            heard = await self._heard(finds) if finds else set()
+            for backend in list(finds):
+                del finds[backend]
                 self._handle(RepliesFound(backend, backend in heard))
+        except BaseException:
+            self._put_back(finds, {})
+            raise
         dead, self._dead = self._dead, {}
-        if dead:
-            await self._ends.tell(dead.keys())
-            for backend in dead:
+        try:
+            if dead:
+                await self._ends.tell(dead.keys())
+            for backend in list(dead):
+                del dead[backend]
                 self._handle(FlowsEnded(backend))
+        except XdpRouterError:
+            self._put_back({}, dead)
+            return False
+        except BaseException:
+            self._put_back({}, dead)
+            raise
+        return True
+
+    def _put_back(self, finds: dict[int, int], dead: dict[int, None]) -> None:
+        self._finds = finds | self._finds  # what was asked since goes before
+        self._dead = dead | self._dead
+        self._wanted.set()
 
     async def _heard(self, since_ns: dict[int, int]) -> set[int]:
         """Who of these has said something on a flow since then; all of them if that is not to be

@@ -129,9 +129,9 @@ static __always_inline flow_entry_t *previous_entry(void *table, flow_key_t *key
 	return bpf_map_lookup_elem(table, key);
 }
 
-static __always_inline void previous_delete(void *table, flow_key_t *key)
+static __always_inline int previous_delete(void *table, flow_key_t *key)
 {
-	bpf_map_delete_elem(table, key);
+	return bpf_map_delete_elem(table, key);
 }
 
 #endif

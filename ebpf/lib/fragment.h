@@ -177,6 +177,8 @@ static __always_inline int fragment_of_flow(struct xdp_md *ctx, struct packet *p
 	};
 	struct route_back way = {};
 
+	if (flow->flags & XR_FLOW_KILLED) /* its first was answered */
+		return drop(XR_COUNT_fragment_dropped);
 	flow->last_seen_ns = control->heartbeat_ns; /* see flow_account() */
 	__sync_fetch_and_add(&flow->packets, 1);
 	__sync_fetch_and_add(&flow->bytes, p->ip_len);

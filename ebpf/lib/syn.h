@@ -337,9 +337,9 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 	return SYN_FIRST;
 }
 
-/* Takes an established flow of a client out of all tables. */
-static __always_inline void forget_flow(struct xdp_md *ctx, const struct packet *p,
-					flow_entry_t *flow, flow_entry_t *peer)
+/* Takes an established flow of a client out of its table, see flow_delete_in(). */
+static __always_inline void forget_flow_in(void *table, struct xdp_md *ctx, const struct packet *p,
+					   flow_entry_t *flow, flow_entry_t *peer)
 {
 	struct traffic carried;
 	flow_key_t key;
@@ -349,10 +349,16 @@ static __always_inline void forget_flow(struct xdp_md *ctx, const struct packet 
 		if (flow->flags & XR_FLOW_FULLNAT)
 			rest_port_of(ctx, p, flow); /* before its entries go */
 		peer_key(flow, p->key.proto, &key);
-		flow_table_delete(&key);
+		flow_delete_in(table, &key);
 	}
 	flow_key_of_kind(p, XR_KIND_NONE, &key);
-	flow_table_close(&key, flow, &carried);
+	flow_close_in(table, &key, flow, &carried);
+}
+
+static __always_inline void forget_flow(struct xdp_md *ctx, const struct packet *p,
+					flow_entry_t *flow, flow_entry_t *peer)
+{
+	forget_flow_in(0, ctx, p, flow, peer);
 }
 
 /*

@@ -28,15 +28,21 @@ static __always_inline void flow_carried(const flow_entry_t *forward, const flow
 	carried->reply_bytes = reply ? reply->bytes : 0;
 }
 
-/* Takes a flow out of the table; `forward` is the key of its FORWARD entry. */
-static __always_inline void flow_table_close(flow_key_t *forward, flow_entry_t *entry,
-					     const struct traffic *carried)
+/* `table`: what previous_table() gave, for a flow that is still in that one; 0: flow_table. */
+static __always_inline int flow_delete_in(void *table, flow_key_t *key)
+{
+	return table ? previous_delete(table, key) : flow_table_delete(key);
+}
+
+/* Takes a flow out of its table; `forward` is the key of its FORWARD entry. */
+static __always_inline void flow_close_in(void *table, flow_key_t *forward, flow_entry_t *entry,
+					  const struct traffic *carried)
 {
 	struct usage *usage = usage_lookup(entry->service);
 	struct traffic *ended = traffic_ended_lookup(entry->backend);
 
 	flow_leaves(entry); /* behind the delete it may be another flow's */
-	if (flow_table_delete(forward))
+	if (flow_delete_in(table, forward))
 		return;
 	if (usage)
 		__sync_fetch_and_add(&usage->closed, 1);
@@ -47,6 +53,12 @@ static __always_inline void flow_table_close(flow_key_t *forward, flow_entry_t *
 	__sync_fetch_and_add(&ended->bytes, carried->bytes);
 	__sync_fetch_and_add(&ended->reply_packets, carried->reply_packets);
 	__sync_fetch_and_add(&ended->reply_bytes, carried->reply_bytes);
+}
+
+static __always_inline void flow_table_close(flow_key_t *forward, flow_entry_t *entry,
+					     const struct traffic *carried)
+{
+	flow_close_in(0, forward, entry, carried);
 }
 
 /* How many a service has. Two that come and go at one moment may be seen in part. */

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
 
 from tests.bpf.corpus import udp_flows
 from tests.bpf.corpus.degrade import down, rst_to_client
 from tests.bpf.corpus.flows import established, flow_keys, read_flow
 from tests.bpf.corpus.world import B1, B2, MARK, SERVER_ISN, World
 from tests.support.frames import RST
+from xdp_router.adapters.bpf_ctypes import BpfError
+from xdp_router.adapters.bpf_maps import FlowTables
 from xdp_router.adapters.reinject import Reinjector
 from xdp_router.core import abi
 from xdp_router.daemon.flow_ends import FlowEnds
@@ -42,6 +49,19 @@ def test_a_silent_client_is_told(world: World) -> None:
         assert entry.flags == abi.FLOW_KILLED | abi.FLOW_RST
         assert entry.state == abi.TcpState.CLOSING
     assert tell(world, B1.id) == []
+
+
+def test_a_table_that_cannot_be_read() -> None:
+    """Is no end: it is said, and whoever asked gets to know."""
+
+    def fails(*_args: object) -> Any:
+        raise BpfError(12, "out of memory")
+
+    tables = cast(FlowTables, SimpleNamespace(family=4, flows=SimpleNamespace(batches=fails)))
+    ends = FlowEnds([tables], cast(Reinjector, None), lambda _ifindex, _frame: None)
+    with capture_logs() as lines, pytest.raises(BpfError, match="out of memory"):
+        asyncio.run(ends.tell({1}))
+    assert [line["event"] for line in lines] == ["flows_not_ended"]
 
 
 def test_others_are_not_told(world: World) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from tests.bpf.corpus.direct import established as one_sided
@@ -31,6 +32,7 @@ from xdp_router.core.commands import (
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.events import Event, FlowsEnded, FlowSigns, RepliesFound
 from xdp_router.core.model import HealthSettings, Signs
+from xdp_router.daemon import health_keeper
 from xdp_router.daemon.flow_ends import FlowEnds
 from xdp_router.daemon.health_keeper import HealthKeeper
 
@@ -40,13 +42,16 @@ CONFIG = RouterConfig((replace(service(2), health=HealthSettings(interval_ns=10_
 
 
 class Ends:
-    """Takes down who is ended."""
+    """Takes down who is ended. ``fails``: with what, one after the other, before it works."""
 
     def __init__(self) -> None:
         self.told = 0
         self.dead: list[set[int]] = []
+        self.fails: list[Exception] = []
 
     async def tell(self, dead: Collection[int]) -> int:
+        if self.fails:
+            raise self.fails.pop(0)
         self.dead.append(set(dead))
         self.told += 1
         return 1
@@ -95,6 +100,66 @@ def test_all_who_have_died_are_ended_together(world: World) -> None:
     assert stage.after(EndFlows(1), EndFlows(2)) == [FlowsEnded(1), FlowsEnded(2)]
     assert stage.ends.dead == [{1, 2}]
     assert stage.keeper.flows_ended == 1
+
+
+NO_MEMORY = BpfError(12, "out of memory")
+NO_TABLES = cast(Maps, SimpleNamespace(by_family={}, backend_signs=None))
+
+
+def test_what_fails_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that flows have ended which have not; the engine asks only once. What comes
+    meanwhile is done with it."""
+    monkeypatch.setattr(health_keeper, "AGAIN_S", 0.01)
+    stage = Stage(NO_TABLES)
+    stage.ends.fails = [NO_MEMORY, NO_MEMORY]
+
+    async def live() -> None:
+        stage.keeper.obey(EndFlows(1))
+        working = asyncio.ensure_future(stage.keeper.work())
+        await asyncio.sleep(0)
+        assert stage.told == []
+        stage.keeper.obey(EndFlows(2))
+        stage.keeper.obey(FindReplies(3, 0))
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if len(stage.told) == 3:
+                break
+        working.cancel()
+
+    asyncio.run(live())
+    assert stage.told == [RepliesFound(3, False), FlowsEnded(1), FlowsEnded(2)]
+    assert stage.ends.dead == [{1, 2}]
+
+
+def test_an_error_of_another_kind_loses_nothing() -> None:
+    """Whoever runs it begins again, and finds what was wanted, but for what was told by then."""
+    stage = Stage(NO_TABLES)
+    plain, broken = stage.told.append, [FlowsEnded(2), RepliesFound(1, False)]
+
+    def handle(event: Event) -> None:
+        plain(event)
+        if event in broken:
+            broken.remove(cast(Any, event))
+            raise RuntimeError("broken")
+
+    ends = cast(FlowEnds, stage.ends)
+    stage.keeper = HealthKeeper(CONFIG, NO_TABLES, ends, handle)
+    stage.ends.fails = [RuntimeError("walk")]
+    for command in (FindReplies(1, 0), FindReplies(2, 0), EndFlows(1), EndFlows(2), EndFlows(3)):
+        stage.keeper.obey(command)
+
+    async def live() -> None:
+        working = asyncio.ensure_future(stage.keeper.work())
+        await asyncio.wait([working], timeout=30)
+        assert isinstance(working.exception(), RuntimeError)
+
+    for _ in range(3):
+        asyncio.run(live())
+    assert not broken
+    asyncio.run(stage.keeper.step())
+    finds = [RepliesFound(1, False), RepliesFound(2, False)]
+    assert stage.told == [*finds, FlowsEnded(1), FlowsEnded(2), FlowsEnded(3)]
+    assert stage.ends.dead == [{1, 2, 3}, {3}]
 
 
 def test_a_table_that_cannot_be_read_kills_nobody() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cast import BACKENDS, T0, first, sequence, service
 from tests.support.health_cast import SETTINGS, HealthWorld, S
 from tests.support.playbook import MS
-from xdp_router.core.commands import SendProbe
+from xdp_router.core.commands import HealthNews, SendProbe
 from xdp_router.core.events import BackendState, FlowSigns, ProbeReply, ProbeSent
 from xdp_router.core.health import Ill, Source
 from xdp_router.core.health_watch import NOTHING, HealthWatch, Seen, of_traffic
@@ -241,6 +241,42 @@ def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
     assert made.health.is_well(1)
 
 
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_backend_that_leaves_makes_no_bad_look_for_its_host(gone: int) -> None:
+    """Whoever of two backends asked: the answer counts, or the question does not."""
+    two = dataclasses.replace(
+        healthy(),
+        backends=(B1, Backend(2, "other", B1.endpoint, 0)),
+    )
+    made = watch(two)
+    command = sent(made, turn(made, T0)[1], T0)
+    assert command.backend == 1
+    left = dataclasses.replace(two, backends=tuple(x for x in two.backends if x.id != gone))
+    assert made.apply((two,), (left,)) == [gone]
+    answered = made.take([reply(command)], T0 + MS) == []
+    assert answered is (gone == 2)
+    seen, again = turn(made, T0 + S)
+    assert seen == (Seen(True) if answered else NOTHING)
+    assert again is not None
+    for second in (2, 3):  # one that is silent is so, whoever leaves
+        sent(made, again, T0 + (second - 1) * S)
+        seen, again = turn(made, T0 + second * S)
+        assert seen == Seen(True, Ill.UNANSWERED)
+
+
+def test_a_silence_outlives_who_asked_last() -> None:
+    """It began before, with a probe that was waited for."""
+    two = dataclasses.replace(healthy(), backends=(B1, Backend(2, "other", B1.endpoint, 0)))
+    made = watch(two)
+    again = turn(made, T0)[1]
+    for second in (0, 1):
+        sent(made, again, T0 + second * S)
+        again = turn(made, T0 + (second + 1) * S)[1]
+    sent(made, again, T0 + 2 * S)
+    made.apply((two,), (dataclasses.replace(two, backends=two.backends[1:]),))
+    assert turn(made, T0 + 3 * S)[0] == Seen(True, Ill.UNANSWERED)
+
+
 def test_thousands_of_servers_do_not_hold_the_loop() -> None:
     """A batch at a time, with a pause after each; everyone has its turn."""
     many = tuple(Backend(i, f"b{i}", Endpoint(0xC6130000 + i, 80), 0) for i in range(1000))
@@ -291,13 +327,15 @@ def test_what_flows_say(signs: Signs, seen: Seen) -> None:
         (Signs(refused=9, sources=2), Seen(True, Ill.REFUSED)),
         (Signs(unreachable=9), NOTHING),
         (Signs(answered=1, cut=1), NOTHING),
-        (Signs(answered=2, cut=2), Seen(True, Ill.REFUSED)),
+        (Signs(answered=9, cut=9), NOTHING),
+        (Signs(answered=2, cut=2, sources=1), NOTHING),
+        (Signs(answered=2, cut=2, sources=2), Seen(True, Ill.REFUSED)),
         (Signs(answered=1), Seen(True)),
     ],
 )
 def test_one_source_against_a_good_probe(signs: Signs, seen: Seen) -> None:
-    """Does not make a backend ill: it may be that one which is kept out. But that it accepts is no
-    contradiction to its cutting what it has accepted."""
+    """Does not make a backend ill, however often: it may be that one which is kept out, or which
+    sends what it knows to be cut."""
     assert of_traffic(signs, True) == seen
 
 
@@ -312,6 +350,17 @@ def test_a_probe_of_another_port_contradicts_nothing() -> None:
         made.signs(FlowSigns(((1, Signs(unanswered=1)),)), T0)
         assert made.traffic(server, backend, Seen(True)).heard is heard
         assert made.traffic(server, backend, Seen(True)) == NOTHING, "it was of that interval"
+
+
+def test_one_client_that_is_cut_makes_nobody_ill() -> None:
+    """It could have all backends fall, one after the other; clients of two prefixes may."""
+    world = HealthWorld()
+    world.run(S)
+    for sources, news in ((0, []), (1, []), (2, [HealthNews.ILL])):
+        for _ in range(5):
+            world.signs(1, answered=3, cut=3, sources=sources)
+            world.run(S)
+        assert world.news()[:1] == news
 
 
 # With an engine around it

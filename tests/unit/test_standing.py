@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,19 @@ from xdp_router.core.commands import (
     SetBackendUp,
 )
 from xdp_router.core.events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
-from xdp_router.core.model import NO_BACKEND, Backend, Endpoint, Mode, ProbeAnswer, Service, Signs
+from xdp_router.core.model import (
+    NO_BACKEND,
+    Backend,
+    Endpoint,
+    Mode,
+    Probe,
+    ProbeAnswer,
+    ProbeKind,
+    Service,
+    Signs,
+)
 
+B1 = BACKENDS[0]
 ILL, WELL, DEAD = HealthNews.ILL, HealthNews.WELL, HealthNews.DEAD
 SILENT = None
 
@@ -329,37 +341,137 @@ def test_all_who_fall_silent_together_are_spared() -> None:
     assert world.dead == {1, 2}
 
 
-def test_the_last_of_several_is_dead_as_any() -> None:
-    """The others refuse, or have gone long before: this is no common outage."""
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_nobody_dies_if_there_is_nowhere_else_to_go(others: int) -> None:
+    """It is the only one, or the others refuse, though they are tried all the same: its
+    connections are better off with waiting. When one of the others is back, it is dead."""
+    world = HealthWorld([service(1 + others)])
+    for backend in range(2, 2 + others):
+        world.fall(backend, ProbeAnswer.RST)
+    world.answers[1] = SILENT
+    world.run(40 * S)
+    assert world.news(1) == [ILL]
+    assert only(world.said, FindReplies, EndFlows) == []
+    assert world.usable == set(range(1, 2 + others))
+    if others:
+        world.answers[2] = ProbeAnswer.SYNACK
+        world.run(40 * S)
+        assert world.dead == {1}
+    else:
+        world.answers[1] = ProbeAnswer.SYNACK
+        world.run(5 * S)
+        assert world.news() == [ILL, WELL]
+
+
+def test_who_drains_is_no_refuge() -> None:
+    """Nor who has no path: nobody could go there."""
     world = HealthWorld()
-    world.fall(2, ProbeAnswer.RST)
-    dead(world, 3)
-    world.run(10 * S)
+    world.tell(BackendDrain(2, True))
+    world.tell(BackendState(3, False))
     world.fall(1, SILENT)
-    world.run(S)
-    assert [each.backend for each in world.said if isinstance(each, EndFlows)] == [3, 1]
-    assert world.dead == set(), "told, and tried again: nobody else is left"
+    world.run(10 * S)
+    assert only(world.said, FindReplies, EndFlows) == []
+    world.tell(BackendState(3, True))
+    world.run(40 * S)
+    assert world.dead == {1}
 
 
-def test_the_last_ones_are_told_and_then_tried_again() -> None:
-    """Nobody goes to one whose clients are being told; then it is as any other that is ill."""
-    told: list[frozenset[int]] = []
+@pytest.mark.parametrize("fall", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_outage_kills_nobody_however_soon_one_is_ill(fall: int, seed: int) -> None:
+    """The first one to be looked at finds others that had no turn since; their intervals differ."""
+    quick = dataclasses.replace(SETTINGS, fall=fall)
+    slow = dataclasses.replace(quick, interval_ns=5 * S)
+    shared = Backend(4, "b4", BACKENDS[0].endpoint, 1)
+    api = Service(1, "api", Endpoint(0xC6126402, 80), (shared,))
+    world = HealthWorld([service(3), api], draw=random.Random(seed).randrange)
+    world.services = [
+        dataclasses.replace(world.services[0], health=slow),
+        dataclasses.replace(world.services[1], health=quick),  # so the first server is quick
+    ]
+    world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
+    world.run(20 * S + seed * 370 * MS)
+    world.answers = dict.fromkeys(world.answers, SILENT)
+    world.run(60 * S)
+    assert world.news().count(ILL) == 4
+    assert only(world.said, FindReplies, EndFlows) == []
+    world.answers[2] = ProbeAnswer.SYNACK
+    world.run(400 * S)
+    assert world.dead == {1, 3}, "of api there is nobody else"
 
-    class Watched(HealthWorld):
+
+def test_nobody_goes_to_one_whose_clients_are_being_told() -> None:
+    """The others fall meanwhile: when all are told it is as any other that is ill."""
+
+    class Slow(HealthWorld):
+        """Its clients are told later."""
+
         def obey(self, commands: Iterable[Command]) -> list[Command]:
             commands = list(commands)
-            if any(isinstance(each, EndFlows) for each in commands):
-                told.append(self.usable)
-            return super().obey(commands)
+            self.said += [each for each in commands if isinstance(each, EndFlows)]
+            return super().obey(each for each in commands if not isinstance(each, EndFlows))
 
-    world = Watched([service(1)])
-    world.fall(1, SILENT)
+    world = Slow([service(2)])
+    dead(world)
+    assert only(world.said, EndFlows) == [EndFlows(1)]
+    world.fall(2)
     world.run(S)
-    assert told == [frozenset()]
+    assert world.dead == {1}
+    assert world.usable == {2}
+    world.tell(FlowsEnded(1))
     assert world.dead == set()
-    assert world.usable == {1}
+    assert world.usable == {1, 2}
     world.run(20 * S)
-    assert len(only(world.said, EndFlows)) == 1
+    assert only(world.said, EndFlows) == [EndFlows(1)]
+
+
+class Asked(HealthWorld):
+    """Its tables take a while to be read."""
+
+    def obey(self, commands: Iterable[Command]) -> list[Command]:
+        return super().obey(each for each in commands if not isinstance(each, FindReplies))
+
+
+def test_what_has_changed_while_the_tables_were_read() -> None:
+    """No word of a walk that began seconds ago kills one who wants no resets by now, whose
+    flows were answered meanwhile, or who has nobody beside it any more."""
+    worlds = [Asked([service(2)]) for _ in range(4)]
+    for world in worlds:
+        world.fall(1, SILENT)
+        world.run(10 * MS)
+    first_one, wants_none, heard, alone = worlds
+    off = dataclasses.replace(SETTINGS, reset_on_death=False)
+    wants_none.services = [dataclasses.replace(each, health=off) for each in wants_none.services]
+    wants_none.obey(wants_none.engine.apply(wants_none.services, DEFAULTS, wants_none.now_ns))
+    heard.signs(1, answered=1)
+    alone.fall(2, ProbeAnswer.RST)
+    for world in worlds:
+        world.tell(RepliesFound(1, False))
+    assert first_one.dead == {1}
+    assert wants_none.dead == heard.dead == alone.dead == set()
+
+
+def test_thousands_that_fall_at_once() -> None:
+    """What follows is found once for a few of them together, not for each: a service of so many
+    is gone through no more often than that, and the loop stays free."""
+    many = tuple(Backend(n, f"b{n}", Endpoint(0xC6130000 + n, 80), 0) for n in range(500))
+    world = HealthWorld([dataclasses.replace(service(1), backends=many)], mode=Mode.INLINE)
+    world.run(2 * S)
+    changed: list[int] = []
+    tables = world.engine.tables
+    plain = tables.changed
+    tables.changed = lambda service: (changed.append(service), plain(service))[1]  # type: ignore
+    world.answers |= dict.fromkeys(range(499), SILENT)
+    most = 0
+    until = world.now_ns + 8 * S
+    while world.now_ns < until:
+        changed.clear()
+        world.obey(world.engine.expire(world.now_ns))
+        most = max(most, len(changed))
+        world.now_ns += 2 * MS
+    assert most == 1, "of 16"
+    assert world.usable == {499}
+    assert world.dead == set(range(499))
 
 
 def test_late_words_about_others_are_nothing() -> None:
@@ -406,6 +518,70 @@ def test_a_backend_that_is_removed_while_ill() -> None:
     assert world.usable == {2, 3}
     assert only(world.said, LogFailOpen) == [LogFailOpen(0, True)]
     world.obey(world.engine.apply([], DEFAULTS, world.now_ns))
+    assert world.engine.standing.failing_open == frozenset()
+
+
+@pytest.mark.parametrize("health", [SETTINGS, None])
+def test_a_backend_that_is_removed_while_dead_and_added_again(health: Any) -> None:
+    """What stands in the maps for its last flows is not what it begins with."""
+    world = HealthWorld(mode=Mode.INLINE)
+    dead(world)
+    (web,) = world.services
+    fewer = dataclasses.replace(web, backends=web.backends[1:])
+    world.obey(world.engine.apply([fewer], DEFAULTS, world.now_ns))
+    assert world.dead == {1}
+    world.obey(world.engine.apply([fewer], DEFAULTS, world.now_ns))
+    assert world.dead == {1}
+    again = [dataclasses.replace(web, health=health)]
+    said = world.obey(world.engine.apply(again, DEFAULTS, world.now_ns))
+    assert only(said, SetBackendDead) == [SetBackendDead(1, False)]
+    world.answers[1] = ProbeAnswer.SYNACK
+    world.tell(BackendState(1, True))
+    assert world.usable == {1, 2, 3}
+    said = world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
+    assert only(said, SetBackendDead) == [], "once"
+
+
+def test_a_backend_that_is_removed_with_a_share_and_added_again() -> None:
+    """It does not keep a tenth for ever."""
+    world = HealthWorld(mode=Mode.INLINE)
+    world.fall(1)
+    world.answers[1] = ProbeAnswer.SYNACK
+    world.run(3 * S)
+    (web,) = world.services
+    fewer = [dataclasses.replace(web, backends=web.backends[1:])]
+    assert (
+        only(world.obey(world.engine.apply(fewer, DEFAULTS, world.now_ns)), SetBackendShare) == []
+    )
+    said = world.obey(world.engine.apply([web], DEFAULTS, world.now_ns))
+    assert only(said, SetBackendShare) == [SetBackendShare(1, 0)]
+
+
+@pytest.mark.parametrize("at_ms", [0, 20, 50])
+def test_a_change_while_much_is_still_to_be_told(at_ms: int) -> None:
+    """One server that is 200 backends falls; before all of them were told it is probed otherwise,
+    and is well. What was found by the probe of before is nobody's fault any more."""
+    many = [
+        Service(n, f"s{n}", Endpoint(0xC6130000 + n, 80), (Backend(n, f"a{n}", B1.endpoint, n),))
+        for n in range(200)
+    ]
+    world = HealthWorld(many)
+    world.run(S)
+    world.answers = dict.fromkeys(world.answers, ProbeAnswer.RST)
+    while not world.news():
+        world.run(10 * MS)
+    world.run(at_ms * MS)
+    ping = Probe(ProbeKind.ICMP)
+    for number, one in enumerate(world.services):
+        (backend,) = one.backends
+        backend = dataclasses.replace(backend, probe=ping)
+        world.services[number] = dataclasses.replace(one, backends=(backend,))
+        world.backends[backend.id] = backend
+    world.answers = dict.fromkeys(world.answers, ProbeAnswer.SYNACK)
+    world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
+    world.said.clear()
+    world.run(5 * S)
+    assert world.news() == []
     assert world.engine.standing.failing_open == frozenset()
 
 

@@ -45,8 +45,6 @@ JITTER = 4
 """An interval differs by up to an eighth from what is configured, either way."""
 PATIENCE_NS = 1_000_000_000
 """Longer than this no answer is waited for; in shorter intervals, three quarters of one."""
-CUT_LEAST = 2
-"""Flows that were cut in an interval, at least, if they are all of one source."""
 _UNSENT_MOST = 1024
 """Probes of which it is not known yet whether they left."""
 
@@ -83,6 +81,7 @@ class Server:
         "_why",
         "answers_ns",
         "asked",
+        "asked_ns",
         "count",
         "due_ns",
         "interval_ns",
@@ -109,6 +108,7 @@ class Server:
         self.lost = False
         """Its next hop answers no more."""
         self.asked: tuple[ProbeKey, int, Backend] | None = None  # our own probe, and its number
+        self.asked_ns = 0  # when that probe left; 0: that is not known
         self.answers_ns = 0  # when the newest good answer came
         self.silent_ns = 0
         """When the first probe left after the newest good answer; 0: none did."""
@@ -158,15 +158,13 @@ class Server:
 def of_traffic(signs: Signs, contradicted: bool) -> Seen:
     """What a backend's flows have shown. ``contradicted``: a probe has just had there what they
     ask for; then the word of a single source prefix does not count: it may be that one which
-    is attacked, or kept out.
+    is attacked, or kept out, or which asks so that it is cut.
     """
     lasting = max(signs.answered - signs.cut, 0)
     if signs.served:
         return Seen(True)
     if signs.refused + signs.cut > lasting:
         why = Ill.REFUSED
-        # That it accepts is no contradiction.
-        contradicted = contradicted and signs.cut < CUT_LEAST
     elif signs.answered:
         return Seen(True)
     elif signs.unreachable:
@@ -274,9 +272,13 @@ class HealthWatch:
         server = self._of.pop(backend, None)
         if server is None:
             return False
-        self._forget_probe(server)
         server.count -= 1
         server.members_are_old = True
+        if server.asked is not None and (not server.count or server.asked[2].id == backend):
+            # Its answer would be nobody's: that says nothing of those who stay.
+            if server.asked_ns and server.silent_ns == server.asked_ns:
+                server.silent_ns = 0
+            self._forget_probe(server)
         if backend in self._reached:
             self._reached.discard(backend)
             server.reached -= 1
@@ -299,6 +301,10 @@ class HealthWatch:
     def backends_of(self, server: Server) -> list[Backend]:
         """All that it is."""
         return [self._backends[each] for each in server.members if self._of.get(each) is server]
+
+    def backend(self, number: int) -> Backend:
+        """A backend that is watched. Raise KeyError if it is not."""
+        return self._backends[number]
 
     def is_watched(self, backend: int) -> bool:
         """Whether a backend's health is looked at."""
@@ -335,6 +341,7 @@ class HealthWatch:
         server = self._of.get(event.backend)
         if server is not None and server.asked is not None and server.asked[1] == event.seq:
             if event.sent_ns:
+                server.asked_ns = event.sent_ns
                 self.asked(event.backend, event.sent_ns)
             else:
                 self.counters["probes_not_sent"] += 1
@@ -367,6 +374,7 @@ class HealthWatch:
             del self._asked[key]
             self._servers.release(server.probed, key[3])
             server.asked = None
+            server.asked_ns = 0
 
     def _probe(self, server: Server, now_ns: int) -> SendProbe | None:
         if not server.reached or now_ns - server.answers_ns <= server.interval_ns // 2:

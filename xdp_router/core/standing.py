@@ -2,7 +2,8 @@
 """How every backend stands: reached, draining, ill, dead; and what follows from it.
 
     ill   gets no new flows, and keeps those that it has
-    dead  ill, silent, and nothing of its flows is heard: their clients are told by RSTs
+    dead  ill, silent, nothing of its flows is heard, and another one of its service is well:
+          their clients are told by RSTs
 
 If all backends of a service that could be chosen are ill, that is ignored (fail open): whether
 probes are at fault or the backends, a flow that is tried is better off than one that is refused.
@@ -11,8 +12,8 @@ probes are at fault or the backends, a flow that is tried is better off than one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 
 from .availability import Availability
 from .commands import (
@@ -32,14 +33,19 @@ from .hash_tables import HashTables
 from .health import Change, Condition, Source
 from .health_watch import BATCH, COST_NS, HealthWatch, Seen, Server
 from .model import Backend, Mode, Service
+from .refuge import LOOKED_AT, Refuge, Refuges
 from .roster import Roster
 
 WHOLE_SHARE = 256
 """What a share in mode ``inline`` is out of."""
 AT_ONCE = 256
 """Backends of one server that are looked at together: less than 1 ms."""
+TOLD_MOST = 2 * BATCH
+"""Work, at most, that changes of several services are told together for."""
 SPARED_MOST = 32
 """Intervals until it is looked again, at most, for replies of a backend that had some."""
+
+_NOBODY: frozenset[int] = frozenset()
 
 
 class Standing:
@@ -58,11 +64,16 @@ class Standing:
         self._finding: set[int] = set()
         self._spared: dict[int, tuple[int, int]] = {}  # looked again at, and how much later then
         self._shares: dict[int, int] = {}
+        self._refuges = Refuges(watch, backends)
         self._open: set[int] = set()  # services whose backends are all ill
         self._changes: deque[Change] = deque()
         self._rest: tuple[Iterator[Backend], Server, Seen] | None = None
         """Of the server that is looked at: those of its backends that are still to come."""
+        self._marked: set[int] = set()
+        """Backends that have gone with a mark in the maps, where it stands for their last flows."""
         self._free_ns = 0
+        self._table_is_old = False
+        """Of the service that is dealt with."""
         self.falls: dict[int, int] = {}
         """By backend id: how often it was found ill since the start."""
         self.counters = dict.fromkeys(("backend_changes", "backends_ill", "backends_dead"), 0)
@@ -117,8 +128,7 @@ class Standing:
             if not self._change(
                 service,
                 backend,
-                lambda: self.backends.drain(backend, event.draining),
-                now_ns,
+                partial(self.backends.drain, backend, event.draining),
                 out,
                 SetBackendDraining(backend, event.draining),
             ):
@@ -126,11 +136,11 @@ class Standing:
         else:
             self.watch.reached(backend, event.up, event.lost, now_ns)
             if not self._change(
-                service, backend, lambda: self.backends.reach(backend, event.up), now_ns, out
+                service, backend, partial(self.backends.reach, backend, event.up), out
             ):
                 return
             self.counters["backend_changes"] += 1
-        self._settle(service, now_ns, out)
+        self._settle(service, now_ns, out, (backend,))
 
     def flow_signs(self, event: FlowSigns, now_ns: int) -> None:
         """What flows have shown."""
@@ -144,8 +154,9 @@ class Standing:
             return
         self._finding.discard(backend)
         server = self.watch.server_of(backend)
-        if server is None or not server.silences or backend not in self._ill.get(service.id, ()):
-            return  # it is back by now
+        # The tables were read meanwhile: it may be back, or the others may have gone, too.
+        if server is None or self._silent_since(server, service, backend, now_ns) is None:
+            return
         if event.heard:
             self._spare(server, backend)
             return
@@ -155,14 +166,14 @@ class Standing:
         out.append(SetBackendDead(backend, True))
         out.append(LogHealth(backend, HealthNews.DEAD))
         out.append(EndFlows(backend))
-        self._settle(service, now_ns, out)
+        self._settle(service, now_ns, out, (backend,))
 
     def flows_ended(self, event: FlowsEnded, now_ns: int, out: list[Command]) -> None:
         """All clients of a dead backend were told."""
         service = self._roster.service_of.get(event.backend)
         if event.backend in self._dead and service is not None:
             self._dead[event.backend] = True
-            self._settle(service, now_ns, out)
+            self._settle(service, now_ns, out, (event.backend,))
 
     def apply(
         self, before: Iterable[Service], services: Iterable[Service], now_ns: int
@@ -172,10 +183,17 @@ class Standing:
         now = {service.id: service for service in services}
         was = {service.id: service for service in before}
         touched = dict.fromkeys(self._open | self._ill.keys())
-        for backend in self.watch.apply(was.values(), now.values()):
+        left = self.watch.apply(was.values(), now.values())
+        for backend in left:
             service = self._forget(backend, out)
             if service is not None:
                 touched[service.id] = None
+        if left:  # what was found of them is not to be told any more
+            gone = set(left)
+            self._changes = deque(each for each in self._changes if each.backend not in gone)
+        for backend in self._marked & self._roster.service_of.keys():  # it is there again
+            self._marked.remove(backend)
+            out += (SetBackendDead(backend, False), SetBackendShare(backend, 0))
         for service in now.values():
             if was.get(service.id) is service:
                 continue
@@ -205,11 +223,14 @@ class Standing:
         for members in self._ill.values():
             members.discard(backend)
         service = self._roster.service_of.get(backend)
-        if service is not None:  # else what stands in the maps is nobody's affair
-            if dead:
-                out.append(SetBackendDead(backend, False))
-            if shared:
-                out.append(SetBackendShare(backend, 0))
+        if service is None:
+            if dead or shared:
+                self._marked.add(backend)
+            return None
+        if dead:
+            out.append(SetBackendDead(backend, False))
+        if shared:
+            out.append(SetBackendShare(backend, 0))
         return service
 
     # Time
@@ -227,7 +248,7 @@ class Standing:
             return
         work = self._tell_some(0, now_ns, out)
         if work < BATCH:
-            work = self._tell_some(work + self._look_on(now_ns, out), now_ns, out)
+            work += self._look_on(now_ns, out)
         while work < BATCH and self._rest is None:
             found = self.watch.next_turn(now_ns)
             if found is None:
@@ -236,15 +257,40 @@ class Standing:
             if command is not None:
                 out.append(command)
             self._rest = iter(self.watch.backends_of(server)), server, seen
-            work = self._tell_some(work + 1 + self._look_on(now_ns, out), now_ns, out)
+            work += 1 + self._look_on(now_ns, out)
+        work = self._tell_some(work, now_ns, out)
         if work:
             self._free_ns = now_ns + work * COST_NS
 
     def _tell_some(self, work: int, now_ns: int, out: list[Command]) -> int:
-        """One host that goes may be thousands of backends: as many at once as work allows."""
-        while self._changes and work < BATCH:
-            self._told(self._changes.popleft(), now_ns, out)
+        """One host that goes may be thousands of backends: as many at once as work allows.
+        Returns how much work that was, with what was done before.
+
+        What follows for a service is found once for all of them: it may have thousands, too.
+        """
+        some: list[Change] = []
+        services: dict[int, Service] = {}
+        while self._changes and work < TOLD_MOST and len(some) < BATCH:
+            service = self._roster.service_of.get(self._changes[0].backend)
+            if service is not None and service.id not in services:
+                size = len(service.backends) // LOOKED_AT
+                if services and work + size > TOLD_MOST:
+                    break
+                services[service.id] = service
+                work += size
+            some.append(self._changes.popleft())
             work += 1
+        changed: dict[int, list[int]] = {}
+        for change in some:
+            service = self._roster.service_of.get(change.backend)
+            if service is not None and self.watch.is_watched(change.backend):
+                self._told(service, change, now_ns, out)
+                changed.setdefault(service.id, []).append(change.backend)
+        for number, backends in changed.items():
+            self._settle(services[number], now_ns, out, backends)
+        for backends in changed.values():
+            for backend in backends:
+                self._suspect(self.watch.backend(backend), now_ns, out)
         return work
 
     def _look_on(self, now_ns: int, out: list[Command]) -> int:
@@ -253,13 +299,17 @@ class Standing:
         if self._rest is None:
             return 0
         backends, server, seen = self._rest
-        some = list(islice(backends, AT_ONCE))
-        if len(some) < AT_ONCE:
+        done, before = 0, self._refuges.looked
+        for each in backends:
+            # A change may have come between: some are another server's, or gone.
+            if self.watch.server_of(each.id) is server:
+                self._look(server, self.watch.backend(each.id), seen, now_ns, out)
+            done += 1
+            if done == AT_ONCE or self._refuges.looked - before >= BATCH * LOOKED_AT:
+                break
+        else:
             self._rest = None
-        for backend in some:
-            if self.watch.is_watched(backend.id):
-                self._look(server, backend, seen, now_ns, out)
-        return len(some) // BATCH
+        return done // BATCH + (self._refuges.looked - before) // LOOKED_AT
 
     def _look(
         self, server: Server, backend: Backend, seen: Seen, now_ns: int, out: list[Command]
@@ -277,78 +327,68 @@ class Standing:
         if backend.id in self.watch.starting or backend.id in self._shares:
             self._share_out(backend, now_ns, out)
         if server.silences:
-            self._suspect(server, backend, now_ns, out)
+            self._suspect(backend, now_ns, out)
         else:
             self._spared.pop(backend.id, None)
 
-    def _told(self, change: Change, now_ns: int, out: list[Command]) -> None:
-        """A backend is ill, or well again: who chooses gets to know."""
+    def _told(self, service: Service, change: Change, now_ns: int, out: list[Command]) -> None:
+        """A backend is ill, or well again; who may be chosen then is still to be found."""
         backend = change.backend
-        service = self._roster.service_of.get(backend)
-        if service is None or not self.watch.is_watched(backend):
-            return
         ill = self._ill.setdefault(service.id, set())
         if change.well:
             ill.discard(backend)
             if self._dead.pop(backend, None) is not None:
                 out.append(SetBackendDead(backend, False))
-            self._share_out(service_backend(service, backend), now_ns, out)
+            self._share_out(self.watch.backend(backend), now_ns, out)
             out.append(LogHealth(backend, HealthNews.WELL, times=change.times))
-        else:
-            ill.add(backend)
-            self.falls[backend] = self.falls.get(backend, 0) + 1
-            self.counters["backends_ill"] += 1
-            why = change.why.value if change.why is not None else ""
-            source = change.source.value if change.source is not None else ""
-            held_ns = max(change.held_until_ns - now_ns, 0)
-            out.append(LogHealth(backend, HealthNews.ILL, why, source, held_ns, change.times))
-        self._settle(service, now_ns, out)
-        if not change.well:
-            server = self.watch.server_of(backend)
-            if server is not None and server.silences:
-                self._suspect(server, service_backend(service, backend), now_ns, out)
+            return
+        ill.add(backend)
+        self.falls[backend] = self.falls.get(backend, 0) + 1
+        self.counters["backends_ill"] += 1
+        why = change.why.value if change.why is not None else ""
+        source = change.source.value if change.source is not None else ""
+        held_ns = max(change.held_until_ns - now_ns, 0)
+        out.append(LogHealth(backend, HealthNews.ILL, why, source, held_ns, change.times))
 
-    def _suspect(self, server: Server, backend: Backend, now_ns: int, out: list[Command]) -> None:
-        """Its probes are silent. If its flows are, too, it has died."""
-        number = backend.id
-        settings = self.watch.own[number]
-        again, _ = self._spared.get(number, (0, 1))
+    def _suspect(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
+        """If its probes are silent, and its flows are, too, it has died."""
+        server = self.watch.server_of(backend.id)
+        service = self._roster.service_of[backend.id]
+        if server is None or backend.id in self._finding:
+            return
+        since_ns = self._silent_since(server, service, backend.id, now_ns)
+        if since_ns is not None:
+            self._finding.add(backend.id)
+            out.append(FindReplies(backend.id, since_ns))
+
+    def _silent_since(
+        self, server: Server, service: Service, backend: int, now_ns: int
+    ) -> int | None:
+        """From when on nothing was heard of a backend that seems to have died; None: it does not,
+        or its clients had nowhere else to go. Then they are better off with waiting: it may be
+        the way to all of them that is gone."""
+        settings = self.watch.own[backend]
+        ill = self._ill.get(service.id, _NOBODY)
+        again, _ = self._spared.get(backend, (0, 1))
         if (
             not settings.reset_on_death
             or server.silences < max(settings.fall, again)
-            or number in self._dead
-            or number in self._finding
-            or number not in self._ill.get(backend.service, ())
+            or backend in self._dead
+            or backend not in ill
         ):
-            return
-        if self._is_outage(server, backend, settings.fall * server.interval_ns):
-            self._spare(server, number)
-            return
+            return None
+        refuge = self._refuges.of(service, server, ill, now_ns)
+        if refuge is Refuge.NOWHERE:
+            self._spare(server, backend)
+        if refuge is not Refuge.THERE:
+            return None
         since_ns = max(server.silent_ns, now_ns - settings.fall * server.interval_ns)
-        if self.watch.heard_ns.get(number, 0) > since_ns:
-            return
-        self._finding.add(number)
-        out.append(FindReplies(number, since_ns))
+        return None if self.watch.heard_ns.get(backend, 0) > since_ns else since_ns
 
     def _spare(self, server: Server, backend: int) -> None:
         """It is not taken for dead for now: looked at again later, and ever later."""
         _, later = self._spared.get(backend, (0, 1))
         self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
-
-    def _is_outage(self, server: Server, backend: Backend, span_ns: int) -> bool:
-        """Whether others of its service have fallen silent together with it, and nobody is well:
-        then it is the way to them, and their connections are better off with waiting."""
-        service = self._roster.service_of[backend.id]
-        together = False
-        for each in service.backends:
-            other = self.watch.server_of(each.id)
-            if other is None or other is server or self.backends.is_draining(each.id):
-                continue
-            if other.silences:
-                together |= abs(other.silent_ns - server.silent_ns) <= span_ns
-            elif each.id in self.backends.usable:
-                return False
-        return together
 
     def _share_out(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
         """XDP has its share of one that comes back, where it picks by what it sees of flows."""
@@ -366,60 +406,54 @@ class Standing:
 
     # What follows
 
-    def _settle(self, service: Service, now_ns: int, out: list[Command]) -> None:
-        """Leave out those of a service that are ill, unless nobody else is left."""
-        ill = self._ill.get(service.id, set())
-        known = self.backends
-        # Those that are dead are tried by nobody before all of their clients were told.
-        out_of_it = [
-            each.id
-            for each in service.backends
-            if each.id in ill or each.id in self._dead or known.is_left_out(each.id)
-        ]
-        if not out_of_it:
-            self._fail_open(service, False, out)
-            return
-        members = [
-            each.id
-            for each in service.backends
-            if known.is_reached(each.id) and not known.is_draining(each.id)
-        ]
-        is_open = bool(members) and ill.issuperset(members)
-        self._fail_open(service, is_open, out)
-        for each in out_of_it:
+    def _settle(
+        self,
+        service: Service,
+        now_ns: int,
+        out: list[Command],
+        changed: Collection[int] | None = None,
+    ) -> None:
+        """Leave out those of a service that are ill, unless nobody else is left. ``changed``: ids
+        of those of whom something is new; None: that may be anybody."""
+        ill, known = self._ill.get(service.id, _NOBODY), self.backends
+        self._refuges.forget(service.id)
+        is_open = self._refuges.are_all_ill(service, ill)
+        if (service.id in self._open) is not is_open:
+            changed = None
+            (self._open.add if is_open else self._open.discard)(service.id)
+            out.append(LogFailOpen(service.id, is_open))
+        if changed is None:
+            changed = [
+                each.id
+                for each in service.backends
+                if each.id in ill or each.id in self._dead or known.is_left_out(each.id)
+            ]
+        for each in changed:
             if is_open and self._dead.get(each):
                 del self._dead[each]
                 server = self.watch.server_of(each)
                 silences = server.silences if server is not None else 0
                 self._spared[each] = silences + SPARED_MOST, 1  # those who come now have time
                 out.append(SetBackendDead(each, False))
-        for each in out_of_it:
+        for each in changed:
+            # Those that are dead are tried by nobody before all of their clients were told.
             left_out = each in self._dead or (each in ill and not is_open)
-            self._leave_out(service, each, left_out, now_ns, out)
-
-    def _leave_out(
-        self, service: Service, backend: int, left_out: bool, now_ns: int, out: list[Command]
-    ) -> None:
-        self._change(
-            service, backend, lambda: self.backends.leave_out(backend, left_out), now_ns, out
-        )
-
-    def _fail_open(self, service: Service, begins: bool, out: list[Command]) -> None:
-        if (service.id in self._open) is begins:
-            return
-        (self._open.add if begins else self._open.discard)(service.id)
-        out.append(LogFailOpen(service.id, begins))
+            self._change(service, each, partial(known.leave_out, each, left_out), out)
+        if self._table_is_old:
+            self._table_is_old = False
+            self._tables.changed(service.id)
+            out.extend(self._tables.take(now_ns))
 
     def _change(
         self,
         service: Service,
         backend: int,
         change: Callable[[], bool],
-        now_ns: int,
         out: list[Command],
         command: Command | None = None,
     ) -> bool:
-        """Do it, and have maps, strategies and tables follow. False: it was no news."""
+        """Do it, and have maps and strategies follow; ``_settle`` comes next, for the table. False:
+        it was no news."""
         was_up, was_usable = self.backends.is_up(backend), backend in self.backends.usable
         if not change():
             return False
@@ -430,11 +464,5 @@ class Standing:
             out.append(SetBackendUp(backend, up))
         if usable is not was_usable:
             self._roster.backend_state(service, backend, usable)
-            self._tables.changed(service.id)
-            out.extend(self._tables.take(now_ns))
+            self._table_is_old = True
         return True
-
-
-def service_backend(service: Service, number: int) -> Backend:
-    """The backend of a service with this id. Raise StopIteration if there is none."""
-    return next(each for each in service.backends if each.id == number)

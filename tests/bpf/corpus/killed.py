@@ -16,6 +16,7 @@ from .degrade import down, rst_to_client
 from .first import OPEN, held
 from .flows import decided, established
 from .foreign import without_stage
+from .fragments import LONG, came, cut
 from .world import (
     B1,
     CLIENT,
@@ -50,6 +51,15 @@ def answer_to_backend(segment: Segment) -> bytes:
     return reset.frame(CLIENT, B1.end, B1.hop)
 
 
+def later(name: str, pieces: tuple[bytes, bytes], *given: Given) -> Case:
+    """A later fragment goes nowhere: neither to the backend nor to the host."""
+    return Case(name=f"killed: a later fragment {name}", frame=pieces[1], verdict=DROP,
+                counters={"fragment_followed": 1, "fragment_dropped": 1},
+                given=(*given, came(pieces[0]), DEAD))  # fmt: skip
+
+
+THERE_CUT = cut(to_service(LONG))
+LONG_ASK = udp.HELLO.but(payload=bytes(200), dont_fragment=False)
 BOTH = {"killed": 1, "killed_reset": 1}
 BEGINS_ANEW = {"killed_anew": 1, "first_packet": 1}
 OF_NOBODY = (tables_hold(1, 0),)
@@ -92,6 +102,15 @@ CASES = [
     udp.first("killed: likewise of a flow that is not established", given=(
         *udp_flows.decided(), DEAD), then=(tables_hold(1, 0),),
         counters={"killed_anew": 1, "datagram_first": 1}),
+    answered("killed: a first fragment has the answer for all", THERE_CUT[0],
+             rst_to_client(THERE.ack, 0, RST), given=(FLOW, DEAD),
+             counters=BOTH | {"fragment_first": 1}, then=BOTH_KILLED),
+    later("of a flow", THERE_CUT, FLOW),
+    Case(name="killed: a later fragment of one that was told, and the backend is back",
+         frame=THERE_CUT[1], verdict=DROP, counters={"fragment_dropped": 1},
+         given=(KILLED_FLOW, came(THERE_CUT[0]))),
+    later("of a pending flow", THERE_CUT, *decided()),
+    later("of UDP", cut(udp_flows.ask(LONG_ASK)), *udp.SERVICE, udp_flows.established()),
     Case(name="killed: without its stage", frame=to_service(THERE), verdict=DROP,
          given=(DEAD, FLOW, without_stage(abi.Stage.KILLED)), counters={"tail_call_missed": 1}),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.support.frames import ACK, FIN, SYN
+from tests.support.frames import ACK, FIN, RST, SYN
 from tests.support.udp_frames import Datagram
 from xdp_router.core import abi
 
@@ -21,14 +21,17 @@ from . import (
     killed,
     restart,
     takeover,
+    udp,
     udp_bound,
     udp_direct,
     udp_flows,
     vlan,
 )
 from .bound import BACK, FLOW, LENGTH, THERE
-from .case import Case, Then, forwarded, has_flow, only, tables_hold
+from .case import Case, Then, answered, forwarded, has_flow, only, tables_hold
+from .degrade import rst_to_client
 from .first import OPEN
+from .first import held as first_held
 from .flows import flow_keys, forward_entry
 from .handshake import fill_table
 from .udp import SERVICE
@@ -87,7 +90,8 @@ def _in_place(case: Case, name: str, *why: Given, **counted: int) -> Case:
 def _stays(case: Case) -> bool:
     """Is it about a flow that somebody else's packet says nothing of?"""
     told = {"pass_other_mac", "icmp_translated", "fragment_followed"}
-    return bool(told.intersection(case.counters)) or "pending" in case.name
+    about_others = "pending" in case.name or "a later fragment" in case.name
+    return bool(told.intersection(case.counters)) or about_others
 
 
 def _in_one(case: Case, number: int) -> Case:
@@ -221,8 +225,38 @@ OTHERS = [
                                             has_flow("there", seq_next=THERE.seq + LENGTH))),
 ]  # fmt: skip
 
+DEAD = killed.DEAD
+
+
+def is_killed(world: World, _started_ns: int) -> None:
+    """Both directions are, where the flow is."""
+    for key in flow_keys():
+        raw = world.program.before.read(_native_key(world, key))
+        assert raw is not None
+        entry = abi.unpack_flow_entry(raw)
+        assert entry.flags == abi.FLOW_KILLED | abi.FLOW_RST
+        assert entry.state is abi.TcpState.CLOSING
+
+
+def _killed(name: str, *given: Given, **counters: int) -> list[Case]:
+    """The backend of a flow that stays in the table of before has died."""
+    anew = counters | killed.BEGINS_ANEW
+    return [
+        answered(f"before: killed: {name}: there", to_service(THERE),
+                 rst_to_client(THERE.ack, 0, RST), given=(*FLOW, DEAD, *given),
+                 counters=counters | killed.BOTH, then=(is_killed, holds(2))),
+        first_held(f"before: killed: {name}: a SYN", to_service(OPEN), given=(*FLOW, DEAD, *given),
+                   counters=anew, then=(holds(0),)),
+        udp.first(f"before: killed: {name}: a datagram", counters=counters | {
+            "killed_anew": 1, "datagram_first": 1}, given=(
+            *SERVICE, udp_flows.established(), DEAD, *given), then=(holds(0),)),
+    ]  # fmt: skip
+
+
 CASES = [
     # One family each is enough: what follows upon the move is as ever.
     *(_in_one(each, at) for at, each in enumerate((*MOVED, *READ, *IN_PLACE))),
     *OTHERS,
+    *_killed("no room", *FULL, **NOT_MOVED),
+    *_killed("while programs are changed", *HELD),
 ]
