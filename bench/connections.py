@@ -45,7 +45,8 @@ async def _open_loop(
 
     async def one(name: str) -> None:
         try:
-            samples[name].append(await asyncio.wait_for(arms[name](), _TIMEOUT_S))
+            async with asyncio.timeout(_TIMEOUT_S):
+                samples[name].append(await arms[name]())
         except (OSError, TimeoutError):
             failed[name] += 1
 

@@ -162,7 +162,8 @@ class Handoff:
                 undo.callback(loop.remove_reader, changes)
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), REFRESH_S)
+                    async with asyncio.timeout(REFRESH_S):
+                        await changed.wait()
                 changed.clear()
                 try:
                     for _ in self._steps():

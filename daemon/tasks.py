@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 AGAIN_S = 1.0
 """How long after a fault work begins again that has to go on."""
 
+CANCELLATIONS, CANCEL_S = 5, 1.0
+"""How often a task is cancelled that does not end, and after how long each time."""
+
 _log = structlog.get_logger()
 
 
@@ -39,11 +42,20 @@ class Tasks:
         self.spawn(_again_and_again(work, name), name)
 
     async def cancel(self) -> None:
-        """Cancel all of them, and wait until they have ended."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel all of them, and wait until they have ended.
+
+        Again and again: a task may swallow a cancellation that comes together with what it waits
+        for. One that goes on all the same is named, and left.
+        """
+        for _ in range(CANCELLATIONS):
+            tasks = list(self._running)
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=CANCEL_S)
+        for task in self._running:
+            _log.error("task_not_ended", task=task.get_name(), consequence="it is left")
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -84,3 +84,33 @@ def test_all_have_ended_when_cancel_returns() -> None:
     with capture_logs() as lines:
         asyncio.run(main())
     assert not lines
+
+
+@pytest.mark.parametrize("swallows", [1, 2, 99])
+def test_a_cancellation_that_is_swallowed_is_repeated(
+    swallows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end does not wait for ever: what goes on all the same is named, and left."""
+    monkeypatch.setattr(tasks, "CANCEL_S", 0.05)
+    swallowed: list[int] = []
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                swallowed.append(1)
+                if len(swallowed) > swallows:
+                    raise
+
+    async def main() -> None:
+        made = Tasks()
+        made.spawn(deaf(), "hand-off")
+        await asyncio.sleep(0)
+        await made.cancel()
+        swallowed.extend([1] * 99)  # asyncio.run() waits for it
+
+    with capture_logs() as lines:
+        asyncio.run(main())
+    told = [line["task"] for line in lines if line["event"] == "task_not_ended"]
+    assert told == (["hand-off"] if swallows == 99 else [])

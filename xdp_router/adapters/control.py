@@ -259,7 +259,8 @@ class ControlServer:
         try:
             while True:
                 try:
-                    line = await asyncio.wait_for(reader.readline(), _IDLE_S)
+                    async with asyncio.timeout(_IDLE_S):
+                        line = await reader.readline()
                 except ValueError:
                     text = f"request is longer than {_MAX_REQUEST_BYTES} bytes"
                     await self._write(writer, {"ok": False, "error": text})
@@ -286,7 +287,8 @@ class ControlServer:
 
     async def _write_raw(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         writer.write(data)
-        await asyncio.wait_for(writer.drain(), _SLOW_CLIENT_S)
+        async with asyncio.timeout(_SLOW_CLIENT_S):
+            await writer.drain()
 
     async def _write_rows(
         self, writer: asyncio.StreamWriter, line: bytes, rows: Iterator[object]
@@ -355,7 +357,8 @@ class ControlServer:
         try:
             data = handler(request)
             if inspect.isawaitable(data):
-                data = await asyncio.wait_for(data, _HANDLER_S)
+                async with asyncio.timeout(_HANDLER_S):
+                    data = await data
             if not isinstance(data, Iterator | AsyncIterator):
                 json.dumps(data)
         except CommandError as error:

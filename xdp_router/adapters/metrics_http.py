@@ -99,7 +99,8 @@ class MetricsServer:
             if writer.can_write_eof():
                 writer.write_eof()
             # Until it has gone: what it still sends would turn our last words into a RST.
-            await asyncio.wait_for(reader.read(REQUEST_MAX), REQUEST_S)
+            async with asyncio.timeout(REQUEST_S):
+                await reader.read(REQUEST_MAX)
         except (TimeoutError, ConnectionError):
             pass
         finally:
@@ -108,7 +109,8 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
+            async with asyncio.timeout(REQUEST_S):
+                head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
@@ -139,11 +141,13 @@ class MetricsServer:
                 for piece in text:
                     if piece:  # an empty chunk would be the last
                         writer.write(_chunk(piece) if chunked else piece)
-                    await asyncio.wait_for(writer.drain(), self._slow_reader_s)
+                    async with asyncio.timeout(self._slow_reader_s):
+                        await writer.drain()
                     await asyncio.sleep(0)  # drain() gives up the loop only when it has to wait
             if chunked:
                 writer.write(b"0\r\n\r\n")
-        await asyncio.wait_for(writer.drain(), self._slow_reader_s)
+        async with asyncio.timeout(self._slow_reader_s):
+            await writer.drain()
 
     async def _refuse(
         self, writer: asyncio.StreamWriter, status: HTTPStatus, more: str = ""
@@ -151,7 +155,8 @@ class MetricsServer:
         text = f"{status.phrase}: metrics are at {_PATH}\n".encode()
         fields = f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n{more}"
         writer.write(_head(status, fields) + text)
-        await asyncio.wait_for(writer.drain(), self._slow_reader_s)
+        async with asyncio.timeout(self._slow_reader_s):
+            await writer.drain()
 
 
 def _head(status: HTTPStatus, fields: str) -> bytes:
