@@ -161,6 +161,18 @@ class HealthWorld:
         return self.engine.up
 
 
+def only(said: list[Command], *kinds: type) -> list[Command]:
+    """Those that are about health."""
+    return [each for each in said if isinstance(each, kinds)]
+
+
+def dead(world: HealthWorld, backend: int = 1) -> None:
+    """It falls silent until it is found dead."""
+    world.fall(backend, None)
+    world.run(10 * MS)
+    assert world.dead == {backend}
+
+
 def _middle(count: int) -> int:
     """No jitter: the middle of what there is."""
     return count // 2
