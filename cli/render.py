@@ -160,7 +160,7 @@ def status(data: Row) -> None:
             ("program", f"id {data['xdp_program_id']}, loader {data['loader']}"),
             ("pins", str(data["pins"])),
             ("services", str(data["services"])),
-            ("backends", f"{data['backends_up']} of {data['backends']} up{draining}"),
+            ("backends", f"{data['backends_up']} of {data['backends']} reached{draining}"),
             ("flows", f"{data['flows']}, and {data['flows_stateless']} without a place"),
             ("limits", _names(data["services_full"], data["full"], "at max_connections")),
             ("floods", _names(data["services_over_budget"], data["over_budget"], "over budget")),
@@ -259,15 +259,16 @@ def _health_line(row: Row) -> str:
     name, times = row["name"], health["times"]
     again = f", for the {_ordinal(times)} time" if times > 1 else ""
     if health["state"] in ("ill", "dead"):
-        held = f", held for another {seconds(health['held_s'])}" if health["held_s"] else ""
+        since = f" for {seconds(health['since_s'])}" if (health["since_s"] or 0) >= 1 else ""
+        held = f", held for another {seconds(health['held_s'])}" if health["held_s"] >= 1 else ""
         ignored = "; as all others are, so that it is tried all the same"
         return (
-            f"{name} is {health['state']} for {seconds(health['since_s'] or 0)}: "
+            f"{name} has been {health['state']}{since}: "
             f"{health['why']}, says {_SAID_BY[health['source']]}{again}{held}"
             f"{ignored if health['ignored'] else ''}"
         )
     if health["share"] < 1:
-        return f"{name} has come back, with {_percent(health['share'])} of its share so far{again}"
+        return f"{name} has come back: its weight counts {_percent(health['share'])} so far{again}"
     return ""
 
 

@@ -35,5 +35,7 @@ def costs(status: Mapping[str, Any]) -> str:
     if kept is not None:
         told.append(f"{100 * kept:.4g} % of flows kept their binding")
     if probing is not None:
-        told.append(f"probing took {100 * probing:.2g} % of the bytes")
+        percent = 100 * probing
+        text = f"{percent:.0f}" if percent >= 100 else f"{percent:.2g}"
+        told.append(f"probing took {text} % of the bytes")
     return ", ".join(told) or "nothing to tell yet"

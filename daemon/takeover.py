@@ -109,7 +109,7 @@ def require_room(former: adoption.Former, sizes: Sizes) -> None:
             raise XdpRouterError(
                 f"{name}: {flows} connections are established, more than max_flows = "
                 f"{wanted // 2} has room for: attach with --max-flows {flows} or more, or with "
-                f"{entries // 2} as before, or wait until there are less"
+                f"{entries // 2} as before, or wait until there are fewer"
             )
 
 

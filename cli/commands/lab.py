@@ -190,7 +190,7 @@ def up(
         f"  {command} flows\n"
         f"  {command} backends\n"
         f"  {command} explain CLIENT   # as the first column of flows has it\n"
-        f"Stop a backend: sudo kill $(ip netns pids {prefix}-be1), and look again.\n"
+        f"Stop a backend: sudo kill $(sudo ip netns pids {prefix}-be1), and look again.\n"
         f"Log of the router: {router.log}\n"
         f"Take it away: sudo {_this_command()} lab down{_other_options(directory, prefix)}"
     )

@@ -66,19 +66,19 @@ def test_off_and_ignored() -> None:
         (
             {"state": "ill", "why": "refused", "source": "probe", "since_s": 4.2, "held_s": 1.5},
             "ill",
-            "is ill for 4s: refused, says the probe, held for another 2s",
+            "has been ill for 4s: refused, says the probe, held for another 2s",
         ),
         (
             {"state": "dead", "why": "unanswered", "source": "traffic", "since_s": 4, "times": 3},
             "dead",
-            "is dead for 4s: unanswered, says its traffic, for the 3rd time",
+            "has been dead for 4s: unanswered, says its traffic, for the 3rd time",
         ),
         (
             {"state": "ill", "why": "refused", "source": "probe", "ignored": True},
             "ill",
             "so that it is tried all the same",
         ),
-        ({"share": 0.25, "times": 2}, "up", "come back, with 25% of its share so far, for the 2nd"),
+        ({"share": 0.25, "times": 2}, "up", "come back: its weight counts 25% so far, for the 2nd"),
     ],
 )
 def test_the_table(

@@ -78,7 +78,7 @@ def test_status_shows_interfaces_and_first_packet_latency(capsys: Capture) -> No
     text = "\n".join(_lines(capsys))
     assert "client0 (native, takes no XDP frames), be1 (generic, not ready)" in text
     assert "p50 850 µs, p99 4.2 ms of 1.2k" in text
-    assert "2 of 3 up" in text
+    assert "2 of 3 reached" in text
     assert "probe_budget" in text
     assert "never_happened" not in text
 

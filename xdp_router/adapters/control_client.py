@@ -62,7 +62,8 @@ class ControlClient:
         except TimeoutError as error:
             self.close()
             raise ControlError(
-                f"the daemon on {self._path} did not answer within {self._timeout_s:.0f} s"
+                f"the daemon on {self._path} did not answer within {self._timeout_s:.0f} s; "
+                f"when it goes on it may still do what it was asked for ({command})"
             ) from error
         except OSError as error:
             self.close()
