@@ -268,6 +268,20 @@ static __always_inline void note_again(const struct packet *p, pending_flow_t *f
 }
 
 /*
+ * Comes a SYN again whose backend cannot be reached any more? Nobody has to wait for the way to be
+ * back, as an established flow has: it is decided anew.
+ */
+static __always_inline int lost_its_way(const struct packet *p, const pending_flow_t *forward)
+{
+	struct backend *backend;
+
+	if (!forward->packets || forward->isn != p->seq)
+		return 0;
+	backend = backends_lookup(forward->backend);
+	return !backend || (!backend->ifindex && !(backend->flags & XR_BACKEND_KERNEL));
+}
+
+/*
  * The ISN rule for a flow that is pending or not known. A SYN with the ISN of the entry is
  * a retransmit: same backend. With another ISN it is a new connection only if the old one
  * is over; else it goes to the bound backend, whose own stack answers it (RFC 5961, 4).
@@ -290,7 +304,7 @@ static __always_inline int classify_syn(struct xdp_md *ctx, const struct packet 
 			reply_key_of(forward, p->key.proto, &key);
 			reply = pending_lookup_in(flood, &key);
 			/* half evicted, or the tuple is another flow's: counts as undecided */
-			if (reply && is_reply_of(p, reply)) {
+			if (reply && is_reply_of(p, reply) && !lost_its_way(p, forward)) {
 				if (forward->isn == p->seq) {
 					if (forward->packets) {
 						count(XR_COUNT_syn_retransmit);

@@ -12,7 +12,7 @@ from xdp_router.core import abi
 from . import direct, udp, udp_flows
 from .bound import BACK, LENGTH, THERE
 from .case import Case, answered, forwarded, has_flow, tables_hold
-from .degrade import down, rst_to_client
+from .degrade import down, no_path, rst_to_client
 from .first import OPEN, held
 from .flows import decided, established
 from .foreign import without_stage
@@ -87,6 +87,12 @@ CASES = [
          then=OF_NOBODY, counters=BEGINS_ANEW | {"syn_retransmit": 1}),
     held("killed: SYN of a flow without answer", to_service(OPEN), given=(DEAD, *decided()),
          then=OF_NOBODY, counters=BEGINS_ANEW | {"syn_retransmit": 1}),
+    held("a SYN again whose backend has lost its way: decided anew", to_service(OPEN),
+         given=(*decided(), no_path(B1)), then=OF_NOBODY,
+         counters={"syn_reopened": 1, "first_packet": 1}),
+    Case(name="a SYN again of an established flow without a way waits for it",
+         frame=to_service(OPEN), verdict=DROP, given=(FLOW, no_path(B1)),
+         counters={"syn_retransmit": 1, "no_path": 1}, then=(tables_hold(0, 2),)),
     told("handshake done, no place yet",
          THERE.but(flags=ACK, payload=b"", seq=CLIENT_ISN + 77, ack=SERVER_ISN + 77), DEAD,
          *decided(synack=True), then=(tables_hold(3, 0),)),
