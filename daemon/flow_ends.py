@@ -97,6 +97,7 @@ def _is_told(key: bytes, value: bytes, dead: Collection[int]) -> bool:
     return (
         entry.direction == abi.Direction.FORWARD
         and entry.backend in dead
+        and entry.state != abi.TcpState.CLOSING  # nobody waits: it is over, or nearly so
         and not entry.flags & abi.FLOW_KILLED
         and not is_udp(abi.flow_key_from_bytes(key))
     )

@@ -65,7 +65,12 @@ def test_a_table_that_cannot_be_read() -> None:
 
 
 def test_others_are_not_told(world: World) -> None:
-    """Another backend's flows, those of UDP, and of a backend that is back by then."""
+    """Another backend's flows, those of UDP, that are over, and of a backend that is back."""
+    world.reset()
+    over = {"state": abi.TcpState.CLOSING}
+    established(over, over)(world)
+    down(B1, abi.BACKEND_DEAD)(world)
+    assert tell(world, B1.id) == []
     world.reset()
     established()(world)
     assert tell(world, B2.id) == tell(world) == []

@@ -56,6 +56,19 @@ def fallen(told: Told) -> Change:
     return change
 
 
+def test_a_hold_that_is_lowered_meanwhile_is_over_sooner() -> None:
+    """Whoever lowers ``health_hold_max`` wants those back that are held."""
+    told = Told(HealthSettings(rise=2, fall=3, hold_ns=3600 * S, hold_max_ns=3600 * S))
+    fallen(told)
+    told.wait(5 * S)
+    assert told.good(2) == []
+    told.health.settings = HealthSettings(rise=2, fall=3, hold_ns=S, hold_max_ns=6 * S)
+    assert told.good() == []
+    told.wait(S)
+    (change,) = told.good()
+    assert change.well
+
+
 def test_who_was_never_heard_of_is_well() -> None:
     """It has its whole share, and good news about it are no news."""
     told = Told()

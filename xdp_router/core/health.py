@@ -145,7 +145,7 @@ class Health:
             state.since_ns,
             state.why,
             state.source,
-            0 if state.well else state.held_until_ns,
+            0 if state.well else self._held_until_ns(backend, state),
             state.times,
         )
 
@@ -173,7 +173,8 @@ class Health:
             state.good = 0
         elif source is Source.PROBE:
             state.good += 1
-            if state.good >= self._settings(backend).rise and now_ns >= state.held_until_ns:
+            held_ns = self._held_until_ns(backend, state)
+            if state.good >= self._settings(backend).rise and now_ns >= held_ns:
                 return self._rise(backend, state, now_ns)
         return None
 
@@ -189,6 +190,10 @@ class Health:
             self._starting.discard(backend)
             return 1.0
         return FIRST_SHARE + (1 - FIRST_SHARE) * passed
+
+    def _held_until_ns(self, backend: int, state: _State) -> int:
+        """Not longer than the settings of now allow: who lowers them wants it back."""
+        return min(state.held_until_ns, state.since_ns + self._settings(backend).hold_max_ns)
 
     def _settings(self, backend: int) -> HealthSettings:
         return self._own.get(backend, self.settings)
