@@ -166,11 +166,12 @@ class LabSpec:
         family: Family = 4,
         protocol: str = "tcp",
         probe: str | None = None,
+        keys: str = "",
     ) -> str:
         """The router.toml for this lab's service of one family.
 
         Unless named, the fallback is the first backend and the forwarding the lab's method. With
-        ``probe`` "udp" any answer to the payload is a good one.
+        ``probe`` "udp" any answer to the payload is a good one. ``keys``: further lines of it.
         """
         addresses = self.addresses_of(family)
         lines = [
@@ -184,6 +185,7 @@ class LabSpec:
             f'deadline = "{deadline}"',
             *([] if probe is None else [f'probe = "{probe}"']),
             *(['probe_payload = "are you there?"'] if probe == "udp" else []),
+            *keys.splitlines(),
         ]
         for backend, (address, port) in zip(self.backends, addresses.backends, strict=True):
             lines += [
