@@ -101,27 +101,19 @@ def compared_view(
 def candidates_compared(decision: Decision, name_of: Callable[[int], str]) -> list[dict[str, Any]]:
     """The two, in the form that candidates of a race have."""
     return [
-        {
-            "backend": name_of(each.backend),
-            "rtt_us": round(each.wait_ns / _NS_PER_US, 1) if each.wait_ns else None,
-            "answer": "inline",
-            "tied": False,
-        }
+        _candidate(name_of(each.backend), each.wait_ns or None, "inline")
         for each in decision.compared
     ]
 
 
 def candidates_of(snapshot: Snapshot, name_of: Callable[[int], str]) -> list[dict[str, Any]]:
     """Who could be picked, in the form that candidates of a race have."""
-    return [
-        {
-            "backend": name_of(each.backend),
-            "rtt_us": None if each.rtt_ns is None else round(each.rtt_ns / _NS_PER_US, 1),
-            "answer": "snapshot",
-            "tied": False,
-        }
-        for each in snapshot.scored
-    ]
+    return [_candidate(name_of(each.backend), each.rtt_ns, "snapshot") for each in snapshot.scored]
+
+
+def _candidate(name: str, rtt_ns: int | None, answer: str) -> dict[str, Any]:
+    rtt_us = None if rtt_ns is None else round(rtt_ns / _NS_PER_US, 1)
+    return {"backend": name, "rtt_us": rtt_us, "answer": answer, "tied": False}
 
 
 def _share(scored: Scored | None) -> float:
