@@ -132,8 +132,8 @@ def test_backends(router: Router, peer: socket.socket) -> None:
     assert 0 < first["rtt_us"] < 5_000
 
     def measured() -> bool:
-        slow = {row["name"]: row["rtt_us"] for row in router.ask("backends")}
-        return slow["b2"] is not None and slow["b2"] >= 5_000 and slow["b3"] >= 20_000
+        slow = {row["name"]: row["rtt_us"] or 0 for row in router.ask("backends")}
+        return slow["b2"] >= 5_000 and slow["b3"] >= 20_000
 
     wait_for(measured, 5, "answers that came after the race was won are measured too")
 

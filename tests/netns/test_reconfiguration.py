@@ -27,8 +27,10 @@ from xdp_router.daemon.config_file import ConfigFile
 pytest_plugins = ("tests.support.netns",)
 
 HEAD = "[router]\nmax_flows = 1000\npending_flows = 4096\n"
+# Nobody is there to answer probes: whether one was found ill already is not to be told.
 WEB = """
 [[service]]
+health = false
 name = "web"
 address = "198.18.100.1:80"
 fallback = "b2"
@@ -41,6 +43,7 @@ address = "198.18.1.2:8081"
 """
 WIDE = """
 [[service]]
+health = false
 name = "wide"
 address = "198.18.100.2:1000-2000"
 except_ports = ["1100-1200"]
@@ -165,7 +168,6 @@ def settled(running: Router, retired: int) -> None:
 
 def by_reload(where: Place, before: str, text: str) -> dict[str, Any]:
     """A router with a flow to b1, changed to ``text`` while it runs."""
-    before, text = _unjudged(before), _unjudged(text)
     running, found = router(where, before), {}
 
     def change() -> None:
@@ -191,15 +193,9 @@ def by_reload(where: Place, before: str, text: str) -> dict[str, Any]:
     return found
 
 
-def _unjudged(text: str) -> str:
-    """Nobody is there to answer probes: whether one was found ill already is not to be told."""
-    return text.replace("[[service]]\n", "[[service]]\nhealth = false\n")
-
-
 def by_restart(where: Place, before: str, text: str) -> dict[str, Any]:
     """The same by a daemon that takes over from one with the old file."""
     found: dict[str, Any] = {}
-    before, text = _unjudged(before), _unjudged(text)
     first = router(where, before, persist=True)
     asyncio.run(serve(first, lambda: begin(where, first)))
     running = router(where, text)
