@@ -30,6 +30,7 @@ from .config_direct import (
     with_implied_port,
 )
 from .config_fields import MS, NAME_MAX, Problems, S, Table
+from .config_gateway import read_gateway
 from .config_health import read_health
 from .config_metrics import read_metrics
 from .config_mode import read_mode
@@ -46,6 +47,7 @@ from .config_wide import (
     check_servers,
     read_admission,
 )
+from .listeners import NO_GATEWAY, GatewayConfig
 from .model import (
     NO_BACKEND,
     Backend,
@@ -124,6 +126,7 @@ class RouterConfig:
 
     services: tuple[Service, ...]
     settings: Settings = Settings()
+    gateway: GatewayConfig = NO_GATEWAY
 
     @property
     def nat_ports(self) -> tuple[int, int] | None:
@@ -253,9 +256,10 @@ def _read(
     settings = _read_settings(root.table("router"))
     if max_flows is not None:
         settings = replace(settings, max_flows=max_flows)
+    gateway = read_gateway(root, problems)
     services: list[Service] = []
     next_backend = 0
-    for number, table in enumerate(root.tables("service", at_least_one=True)):
+    for number, table in enumerate(root.tables("service", not gateway.listeners)):
         service = _read_service(table, number, next_backend, settings)
         next_backend += len(service.backends)
         services.append(service)
@@ -274,7 +278,7 @@ def _read(
     check_limits(services, settings.max_flows, problems, by_option=max_flows is not None)
     if problems:
         raise problems.error()
-    return RouterConfig(tuple(services), settings)
+    return RouterConfig(tuple(services), settings, gateway)
 
 
 def _read_settings(table: Table) -> Settings:

@@ -116,6 +116,10 @@ class Table:
         """Whether there is a value, of whatever type."""
         return key in self._values
 
+    def own_keys(self) -> list[str]:
+        """The keys that it has, for tables whose keys are the operator's own words."""
+        return list(self._values)
+
     def wrong(self, key: str, text: str, expected: str) -> None:
         """Note that ``key`` has the value ``text``, which will not do."""
         self.found(key, _quoted(text), expected)

@@ -55,13 +55,18 @@ def read_mode(table: Table) -> ModeSettings:
 
 
 def _read_score(table: Table, scrape: Scrape | None) -> tuple[ScoreWeights, int]:
+    implied_ns = max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
+    age_ns = table.duration("age", implied_ns, 100 * MS, 3600 * S)
+    return read_score_weights(table), age_ns
+
+
+def read_score_weights(table: Table) -> ScoreWeights:
+    """The weights of a score's terms, the last keys that are read; scaled to add up to 1."""
     default = ScoreWeights()
     given = {
         name: table.number(name, getattr(default, name), 0, 1_000)
         for name in ("rtt", "ttft", "cache", "queue", "usage")
     }
-    implied_ns = max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
-    age_ns = table.duration("age", implied_ns, 100 * MS, 3600 * S)
     total = sum(given.values())
     if total <= 0:
         table.found(
@@ -70,5 +75,5 @@ def _read_score(table: Table, scrape: Scrape | None) -> tuple[ScoreWeights, int]
         total, given = 1.0, {**dict.fromkeys(given, 0.0), "rtt": 1.0}
     table.refuse_unknown()
     if abs(total - 1) < 1e-9:
-        return ScoreWeights(**given), age_ns
-    return ScoreWeights(**{name: value / total for name, value in given.items()}), age_ns
+        return ScoreWeights(**given)
+    return ScoreWeights(**{name: value / total for name, value in given.items()})
