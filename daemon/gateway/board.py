@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all workers know of the backends: memory that they share, of 64-bit words.
+
+Each word has one writer: the supervisor what its probes found, a worker what it does itself. Words
+are aligned and written whole, so a reader sees the former or the new value and nothing between.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Final
+
+ROWS: Final = 4_096
+"""Backends, told apart by their addresses, that a gateway can have in its life."""
+SLOTS: Final = 128
+"""Workers at a time, those included that only finish what they have."""
+
+RTT, RTT_AT, STATE, QUEUE, USAGE, CACHE, TOLD_AT = range(7)
+"""What the supervisor says: a round trip and when it was measured, how the backend is, and what
+its metrics said (in thousandths) and when."""
+_COMMON: Final = 8
+IN_FLIGHT, TTFT, TTFT_AT, HELD_UNTIL = range(4)
+"""What a worker says: its requests there, its recent first-token time and when it was seen, and
+until when the backend has asked to be left alone."""
+_OWN: Final = 4
+UNKNOWN, WELL, ILL = range(3)
+_SLOT_WORDS: Final = ROWS * _OWN
+_HEAD: Final = 8
+_WORDS: Final = _HEAD + ROWS * _COMMON + SLOTS * _SLOT_WORDS
+
+
+class Board:
+    """One process's view. ``slot``: the worker's own; -1: the supervisor's, which has none."""
+
+    def __init__(self, fd: int, slot: int = -1) -> None:
+        """Raise OSError if the memory cannot be mapped."""
+        self._map = mmap.mmap(fd, _WORDS * 8)
+        self._words = memoryview(self._map).cast("q")
+        self.slot = slot
+
+    @staticmethod
+    def create() -> int:
+        """New memory, all zero; most of it is never touched. The descriptor is the caller's."""
+        fd = os.memfd_create("xdp-router gateway", os.MFD_CLOEXEC)
+        os.truncate(fd, _WORDS * 8)
+        return fd
+
+    @property
+    def slots_used(self) -> int:
+        """Workers have slots below this one."""
+        return self._words[0]
+
+    @slots_used.setter
+    def slots_used(self, value: int) -> None:
+        self._words[0] = value
+
+    def common(self, row: int, word: int) -> int:
+        """What the supervisor says of a backend."""
+        return self._words[_HEAD + row * _COMMON + word]
+
+    def say(self, row: int, word: int, value: int) -> None:
+        """The supervisor's word of a backend."""
+        self._words[_HEAD + row * _COMMON + word] = value
+
+    def own(self, row: int, word: int) -> int:
+        """What this worker says of a backend."""
+        return self._words[self._at(self.slot, row) + word]
+
+    def set_own(self, row: int, word: int, value: int) -> None:
+        """This worker's word of a backend."""
+        self._words[self._at(self.slot, row) + word] = value
+
+    def add_own(self, row: int, word: int, change: int) -> None:
+        """The same, as a difference."""
+        self._words[self._at(self.slot, row) + word] += change
+
+    def in_flight(self, row: int) -> int:
+        """Requests of all workers that the backend has not answered to the end."""
+        words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN
+        return sum(words[at + slot * _SLOT_WORDS] for slot in range(words[0]))
+
+    def ttft_ns(self, row: int, newer_than_ns: int) -> int | None:
+        """First-token time that a worker saw last, if that is not too long ago."""
+        words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN
+        newest, value = newer_than_ns, None
+        for slot in range(words[0]):
+            when = words[at + slot * _SLOT_WORDS + TTFT_AT]
+            if when > newest:
+                newest, value = when, words[at + slot * _SLOT_WORDS + TTFT]
+        return value
+
+    def held_until_ns(self, row: int) -> int:
+        """Until when some worker was asked to leave the backend alone; 0: nobody was."""
+        words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN + HELD_UNTIL
+        return max((words[at + slot * _SLOT_WORDS] for slot in range(words[0])), default=0)
+
+    def clear_slot(self, slot: int) -> None:
+        """A worker has ended, however it did: what it had is no more."""
+        begin = self._at(slot, 0)
+        for at in range(begin, begin + _SLOT_WORDS):
+            if self._words[at]:  # an untouched page stays one
+                self._words[at] = 0
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+        self._map.close()
+
+    @staticmethod
+    def _at(slot: int, row: int) -> int:
+        return _HEAD + ROWS * _COMMON + slot * _SLOT_WORDS + row * _OWN

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listening sockets: one for each worker (SO_REUSEPORT), made once and kept for good.
+
+A worker that ends, a reload and a successor of the whole gateway get sockets that are there: a
+connection that waits in one is never reset.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+
+from xdp_router.core.errors import XdpRouterError
+from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
+
+BACKLOG = 4_096
+
+
+class ListenError(XdpRouterError):
+    """An address cannot be listened on; the text says why."""
+
+
+class ListeningSockets:
+    """By address: all sockets of it. Sockets whose address is gone are closed by ``keep_only``."""
+
+    def __init__(self, inherited: Mapping[str, Sequence[socket.socket]] | None = None) -> None:
+        self._sockets = {name: list(each) for name, each in (inherited or {}).items()}
+
+    def of(self, address: SocketAddress) -> list[socket.socket]:
+        """Those of an address."""
+        return self._sockets.get(str(address), [])
+
+    def all(self) -> Mapping[str, Sequence[socket.socket]]:
+        """Every one, for a successor."""
+        return self._sockets
+
+    def prepare(self, config: GatewayConfig) -> None:
+        """Have as many as workers for each listener. Raises ListenError, and then changes nothing."""
+        made: list[tuple[str, socket.socket]] = []
+        try:
+            for listener in config.listeners:
+                missing = config.workers - len(self.of(listener.address))
+                for _ in range(missing):
+                    made.append((str(listener.address), _listen(listener)))
+        except ListenError:
+            for _, sock in made:
+                sock.close()
+            raise
+        for name, sock in made:
+            self._sockets.setdefault(name, []).append(sock)
+
+    def keep_only(self, config: GatewayConfig) -> None:
+        """Close those of addresses that are no listener's any more."""
+        wanted = {str(each.address) for each in config.listeners}
+        for name in self._sockets.keys() - wanted:
+            for sock in self._sockets.pop(name):
+                sock.close()
+
+    def dealt(self, listener: Listener, workers: int, number: int) -> list[socket.socket]:
+        """Those that worker ``number`` of so many has: each socket is somebody's."""
+        return self.of(listener.address)[number::workers]
+
+    def close(self) -> None:
+        """Close them all."""
+        for sockets in self._sockets.values():
+            for sock in sockets:
+                sock.close()
+        self._sockets.clear()
+
+
+def _listen(listener: Listener) -> socket.socket:
+    address = listener.address
+    is_ipv6 = ipaddress.ip_address(address.host).version == 6
+    sock = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Accepted sockets have it from here: a small write must not wait for an ACK.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_ipv6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind((address.host, address.port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenError(
+            f"listener {listener.name!r}: cannot listen on {address}: {error.strerror}: "
+            f"{_mend(error)}"
+        ) from error
+    return sock
+
+
+def _mend(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "ports below 1024 need root or CAP_NET_BIND_SERVICE"
+    if error.strerror == "Cannot assign requested address":
+        return "no interface of this host has the address"
+    return "see who has it: ss -ltnp"
