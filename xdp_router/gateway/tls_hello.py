@@ -8,8 +8,8 @@ records and any number of segments.
 
 Stricter than OpenSSL, and each time by the letter of the protocol: no SSL 2.0 hello
 (RFC 8446 D.5), no empty handshake record (5.1), nothing behind the hello in its record (5.1,
-OpenSSL: TLS 1.3 only), no empty name and none with control characters, blanks or bytes beyond
-ASCII (RFC 6066 3), no second ALPN or version list (4.2). And one limit of our own: ``MAX_HELLO``.
+OpenSSL: TLS 1.3 only), no empty name and none with control characters or blanks (RFC 6066 3).
+And one limit of our own: ``MAX_HELLO``.
 """
 
 from __future__ import annotations
