@@ -27,7 +27,7 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps build check format test demo chaos bench bench-compare compare \
+.PHONY: help deps bench-deps fuzz-deps build check format test demo chaos fuzz bench bench-compare compare \
 	dist install uninstall clean
 
 help: ## print this list
@@ -38,6 +38,9 @@ deps: ## install what is missing: distribution packages and .venv (root when pac
 
 bench-deps: deps ## also install what the benchmarks compare with and draw with: haproxy, matplotlib
 	@tools/deps --bench
+
+fuzz-deps: deps ## also install what finds bytes to fuzz with: atheris
+	@tools/deps --fuzz
 
 build: $(OBJECT) $(OBJECT6) ## compile the XDP program
 
@@ -75,6 +78,9 @@ chaos: deps ## CHAOS_S=600 seconds of random trouble under 200 clients; as root
 	@export CHAOS_S="$${CHAOS_S:-600}" CHAOS_SEED="$${CHAOS_SEED:-$$RANDOM}"; \
 	echo "chaos: $$CHAOS_S s, CHAOS_SEED=$$CHAOS_SEED"; \
 	$(BIN)/python -m pytest -q --capture=no -o faulthandler_timeout=0 $(PYTEST_ARGS) tests/e2e/test_chaos.py
+
+fuzz: fuzz-deps ## each target in tests/fuzz for FUZZ_S=300 seconds; FUZZ="NAME ..." only these
+	@$(BIN)/python -m tests.fuzz --seconds "$${FUZZ_S:-300}" $(FUZZ)
 
 # 'make bench compare' is one wish: the comparison, and no other benchmark.
 ifeq ($(filter compare,$(MAKECMDGOALS)),)

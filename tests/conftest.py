@@ -16,7 +16,7 @@ from tests.support.privileges import in_ci, require_root
 TESTS = Path(__file__).parent
 
 # Cheap tiers first: a broken core is reported before anything is built on it.
-TIERS = ("unit", "packaging", "bpf", "netns", "e2e")
+TIERS = ("unit", "packaging", "fuzz", "bpf", "netns", "e2e")
 ROOT_TIERS = {"netns", "e2e"}
 
 SEED_VARIABLE = "XDP_ROUTER_TEST_SEED"
