@@ -95,6 +95,13 @@ class BodyReader:
             self.payload.append(bytes(data[start:size]))
         return size
 
+    @property
+    def between_chunks(self) -> bool:
+        """Return whether a chunk could be added to the body here."""
+        return self._framing is Framing.CHUNKED and not self.done and (
+            not self._line and self._state == _SIZE or self._state == _NEXT and self._line == b"\r\n"
+        )
+
     def end_of_stream(self) -> bool:
         """Return whether the body is whole now that the peer sends nothing more."""
         if self._framing is Framing.CLOSE or self._framing is Framing.TUNNEL:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one leg has answered so far, while nobody has won: kept, and looked at for a first token."""
+
+from __future__ import annotations
+
+from xdp_router.gateway.errors import MessageError
+from xdp_router.gateway.first_token import Verdict, first_token
+from xdp_router.gateway.http_body import BodyReader
+from xdp_router.gateway.http_head import ResponseHead
+from xdp_router.gateway.sse import SseReader
+
+ANSWER_MOST = 8 << 20
+"""Bytes of one answer that are kept: what is longer cannot be judged whole."""
+
+
+class Answer:
+    """``head`` and the bytes behind it. ``verdict``: what the newest events came to."""
+
+    __slots__ = ("head", "kept", "is_stream", "size", "_body", "_events")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.head = head
+        self.kept: list[bytes] = []
+        self.size = 0
+        kind = head.get(b"content-type") or b""
+        self.is_stream = head.status == 200 and kind[:17].lower() == b"text/event-stream"
+        if self.is_stream:
+            self._body = BodyReader(head.framing, head.length, decode=True, status=502)
+            self._events = SseReader()
+
+    def take(self, data: bytes) -> Verdict:
+        """Keep more of it. Raises MessageError if it is no such stream, or too long to keep."""
+        self.kept.append(data)
+        self.size += len(data)
+        if self.size > ANSWER_MOST:
+            raise MessageError(502, "an answer without a token that is too long")
+        if not self.is_stream:
+            return Verdict.NOTHING
+        self._body.feed(data)
+        found = Verdict.NOTHING
+        for piece in self._body.payload:
+            for event in self._events.feed(piece):
+                verdict = first_token(event)
+                if verdict is not Verdict.NOTHING and found is Verdict.NOTHING:
+                    found = verdict
+        return found
+
+    def content(self) -> bytes:
+        """All that was kept, without the framing of chunks."""
+        reader = BodyReader(self.head.framing, self.head.length, decode=True, status=502)
+        out = []
+        for each in self.kept:
+            reader.feed(each)
+            out += reader.payload
+        return b"".join(out)
+
+    def tokens(self) -> int:
+        """About how many tokens are in what was kept: events of a stream that have an object."""
+        return sum(each.count(b"data: {") for each in self.kept) if self.is_stream else 0

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a request's head, and its prompt if there is one, to a race that can begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xdp_router.core.model import Mode
+from xdp_router.gateway.http_forward import request_to_backend
+from xdp_router.gateway.http_head import Framing, RequestHead
+from xdp_router.gateway.prompt import Prompt
+from xdp_router.gateway.tenants import Tenant
+from xdp_router.gateway.ttft_race import BUSY, RaceSettings
+
+from .record import Record
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .front import Front
+
+SAFE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE"))
+IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
+"""RFC 9110, 9.2: asking twice does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``order``: indices of backends, best first. ``request``: the head as it goes to each."""
+
+    order: tuple[int, ...]
+    settings: RaceSettings
+    request: bytes
+    tenant: Tenant
+    blocks: tuple[int, ...]
+
+
+def decide(
+    front: Front, client: Client, head: RequestHead, prompt: Prompt | None, record: Record
+) -> Decision:
+    """Who may have the request, in which order, and how they are asked; told to ``record``.
+
+    Raises MessageError: no route fits, nobody has the model, or the tenant has had enough. The
+    tenant has one stream more, which the caller gives back.
+    """
+    listener = front.listener
+    headers = front.headers_of(head)
+    model = prompt.model if prompt is not None else headers.get("x-model-name")
+    record.model = model or ""
+    record.route, found = front.routes.find(
+        head.server_name, head.path.decode("latin-1"), headers, model or None
+    )
+    tenant = front.tenants.admit(headers.get("x-tenant-id", ""), front.world.clock())
+    record.tenant = tenant.name
+    blocks: tuple[int, ...] = ()
+    if prompt is not None and front.cache is not None:
+        blocks = front.cache.blocks_of(prompt.text)
+    urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
+    known = front.known(found, blocks)
+    order = front.chooser.order(known, urgency, front.world.draws())
+    record.candidates = [
+        (listener.backends[each.index].name, order.terms.get(each.index), each.in_flight)
+        for each in known
+    ]
+    raced = (
+        listener.mode is Mode.RACE
+        and not order.control
+        and head.upgrade is None
+        and (prompt is not None or (head.method in SAFE and head.framing is Framing.NONE))
+    )
+    record.mode = "control" if order.control else listener.mode.name.lower()
+    request = request_to_backend(
+        head,
+        host=None,
+        forwarded_for=client.peer_host,
+        proto=b"https" if client.is_tls else b"http",
+        extra=() if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
+        drop=(b"expect",),
+    )
+    width = listener.race.candidates if raced else 1
+    settings = RaceSettings(
+        width=width,
+        hedge_ns=front.hedge_ns(record.model) if width > 1 else 0,
+        retries=listener.race.retries,
+        first_token_ns=listener.first_byte_timeout_ns,
+        connect_ns=listener.connect_timeout_ns,
+        # What an engine cannot do now another one may; else only who says so has not begun.
+        refusals=RaceSettings.refusals if prompt is not None else BUSY - {429},
+        on_head=prompt is None,
+        replayable=prompt is not None or head.method in IDEMPOTENT,
+    )
+    return Decision(order.indices, settings, request, tenant, blocks)

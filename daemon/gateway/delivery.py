@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The winner's answer on its way to the client, byte for byte as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdp_router.gateway.http_body import BodyReader
+from xdp_router.gateway.http_forward import response_to_client
+from xdp_router.gateway.http_head import Framing
+
+from .answer import Answer
+from .leg import Leg
+
+_EVENT_END = b"\n\n"
+_LOST = (
+    b"event: error\n"
+    b'data: {"error": {"message": "the backend broke off", "type": "server_error", '
+    b'"param": null, "code": "backend_lost"}}\n\n'
+)
+
+
+class Delivery:
+    """Of one answer. ``write`` takes bytes for the client."""
+
+    __slots__ = ("leg", "is_stream", "tokens", "sent", "newest_ns", "_write", "_unchunk", "_tail")
+
+    def __init__(self, leg: Leg, answer: Answer, version: int, write: Callable[[bytes], None]):
+        self.leg = leg
+        self.is_stream = answer.is_stream
+        self.tokens = 0
+        self.sent = 0
+        """Bytes of content, with the framing of chunks."""
+        self.newest_ns = 0
+        self._write = write
+        self._unchunk: BodyReader | None = None
+        self._tail = b""
+        if version == 10 and answer.head.framing is Framing.CHUNKED:
+            self._unchunk = BodyReader(Framing.CHUNKED, decode=True, status=502)
+
+    @property
+    def ends_connection(self) -> bool:
+        """Whether the client knows the end by that alone."""
+        return self._unchunk is not None
+
+    def begin(
+        self, answer: Answer, *, close: bool, extra: Sequence[tuple[bytes, bytes]], version: int
+    ) -> None:
+        """The head, and what has come behind it so far, in one piece."""
+        kept = self._taken(b"".join(answer.kept))
+        answer.kept.clear()
+        head = response_to_client(answer.head, close=close, extra=extra, client_version=version)
+        self._write(head + kept)
+
+    def more(self, data: bytes) -> None:
+        """More of it. Raises MessageError if its chunks are not as they have to be."""
+        self._write(self._taken(data))
+
+    def break_off(self) -> None:
+        """Tell a client that reads events, if it stands between two of them.
+
+        Anywhere else an event of ours would become part of one of the backend's.
+        """
+        body = self.leg.body
+        if self.is_stream and self._tail == _EVENT_END and body is not None:
+            if self._unchunk is not None:
+                self._write(_LOST)
+            elif body.between_chunks:
+                self._write(b"%x\r\n%b\r\n" % (len(_LOST), _LOST))
+
+    def _taken(self, data: bytes) -> bytes:
+        if self._unchunk is not None:
+            self._unchunk.feed(data)
+            data = b"".join(self._unchunk.payload)
+        self.sent += len(data)
+        if self.is_stream and data:
+            self.tokens += data.count(b"data: {")
+            end = data[:-2] if data.endswith(b"\r\n") else data  # of a chunk
+            self._tail = (self._tail + end)[-2:]
+        return data

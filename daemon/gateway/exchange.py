@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request and its answer: who is asked, whose answer the client gets, and what is left undone.
+
+The race itself is :mod:`xdp_router.gateway.ttft_race`; this does what it says with connections.
+Every request is one: without rivals it has a width of 1, and the same retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from xdp_router.core.listeners import ListenerKind
+from xdp_router.gateway.errors import MessageError
+from xdp_router.gateway.first_token import Verdict, whole_answer
+from xdp_router.gateway.http_body import BodyReader
+from xdp_router.gateway.http_forward import response_to_client
+from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
+from xdp_router.gateway.prompt import Prompt, read_prompt
+from xdp_router.gateway.retry_after import retry_after_ns
+from xdp_router.gateway.ttft_race import (
+    BUSY,
+    BreakOff,
+    CancelLeg,
+    Command,
+    GiveUp,
+    HoldOff,
+    RaceState,
+    Reason,
+    StartLeg,
+    TtftRace,
+    Win,
+)
+
+from .answer import Answer
+from .decision import Decision, decide
+from .delivery import Delivery
+from .leg import Leg
+from .board import IN_FLIGHT
+from .record import LegRecord, Record
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .front import Front
+
+REPLAY_MOST = 64 << 10
+"""Bytes of a request's body that are kept to send them again."""
+_UNREACHABLE_NS = 1_000_000_000
+"""How long a backend is left alone that could not be connected to."""
+_NS = 1e9
+
+
+class Exchange:
+    """From a request's head to the last byte of its answer."""
+
+    __slots__ = (
+        "record", "head", "client", "_front", "_loop", "_clock", "_body", "_kept", "_kept_whole",
+        "_is_inference", "_decision", "_race", "_legs", "_answers", "_delivery", "_timer",
+        "_client_waits", "_finished",
+    )  # fmt: skip - one line each would say less
+
+    def __init__(self, client: Client, front: Front, head: RequestHead, record: Record) -> None:
+        self.client = client
+        self.head = head
+        self.record = record
+        self._front = front
+        self._loop = front.world.loop
+        self._clock = front.world.clock
+        self._body = BodyReader(head.framing, head.length)
+        self._kept = bytearray()
+        self._kept_whole = True
+        self._is_inference = (
+            front.listener.kind is ListenerKind.LLM
+            and head.method == b"POST"
+            and head.path.endswith(b"/completions")
+        )
+        self._decision: Decision | None = None
+        self._race: TtftRace | None = None
+        self._legs: list[Leg | None] = []
+        self._answers: dict[int, Answer] = {}
+        self._delivery: Delivery | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._client_waits = False
+        self._finished = False
+
+    # What the client does
+
+    def begin(self) -> None:
+        """Go on as far as the head alone allows. Raises MessageError."""
+        if self._is_inference:
+            if self.head.framing is Framing.LENGTH and self.head.length > self._most():
+                raise MessageError(413, f"a body of more than {self._most()} bytes")
+            self._ask_to_continue()
+        else:
+            self._ask_to_continue()
+            self._decide(None)
+
+    def feed(self, data: bytes, start: int) -> int:
+        """More of the body; returns how far ``data`` belongs to it. Raises MessageError."""
+        body = self._body
+        end = body.feed(data, start)
+        if end > start:
+            self.record.bytes_in += end - start
+            self._piece(data[start:end])
+        if body.done and not self.record.body_ns and self.head.framing is not Framing.NONE:
+            self.record.body_ns = self._clock()
+        if body.done and self._is_inference and self._race is None:
+            self._decide(read_prompt(self.head.path, self._content()))
+        return end
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether what comes next of the client is this request's body."""
+        return not self._body.done
+
+    @property
+    def is_tunnel(self) -> bool:
+        """Whether both sides speak another protocol by now."""
+        return self._delivery is not None and self._delivery.leg.tunnel
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the client has got some of an answer: no other can be given."""
+        return self.record.answer_ns > 0
+
+    def tunnel(self, data: bytes) -> None:
+        """Bytes of the client's, in a protocol that is not ours."""
+        assert self._delivery is not None
+        self.record.bytes_in += len(data)
+        self._delivery.leg.write(data)
+
+    def abandon(self, reason: str) -> None:
+        """Nobody waits for the answer, or the gateway has to end it here."""
+        race = self._race
+        if race is not None and race.state is not RaceState.OVER:
+            self._obey(race.client_gone(self._clock()))
+        self._finish(reason)
+
+    def client_writable(self, writable: bool) -> None:
+        """Whether the client takes more of the answer."""
+        self._client_waits = not writable
+        if self._delivery is not None:
+            if writable:
+                self._delivery.leg.resume()
+            else:
+                self._delivery.leg.pause()
+
+    # Whom it may go to
+
+    def _most(self) -> int:
+        return self._front.listener.max_body
+
+    def _ask_to_continue(self) -> None:
+        if self.head.expects_continue:
+            self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _content(self) -> bytes:
+        """The body without the framing of chunks."""
+        if self.head.framing is not Framing.CHUNKED:
+            return bytes(self._kept)
+        reader = BodyReader(Framing.CHUNKED, decode=True)
+        reader.feed(bytes(self._kept))
+        return b"".join(reader.payload)
+
+    def _decide(self, prompt: Prompt | None) -> None:
+        """Find the candidates, and begin. Raises MessageError."""
+        decision = decide(self._front, self.client, self.head, prompt, self.record)
+        self._decision = decision
+        self._race = TtftRace(len(decision.order), decision.settings, self._may_hedge)
+        self.record.decided_ns = now_ns = self._clock()
+        self._obey(self._race.start(now_ns))
+        self._set_timer()
+
+    def _may_hedge(self, candidate: int) -> bool:
+        assert self._decision is not None
+        now_ns, front = self._clock(), self._front
+        return front.may_have_leg(self._decision.order[candidate], now_ns) and (
+            front.tenants.extra_leg(self._decision.tenant, now_ns)
+        )
+
+    # The request's body, on its way
+
+    def _piece(self, data: bytes) -> None:
+        if self._is_inference:
+            self._kept += data
+            if len(self._kept) > self._most() + (self._most() >> 3):
+                raise MessageError(413, f"a body of more than {self._most()} bytes")
+            return
+        most = self._most()
+        if most and self.record.bytes_in > most:
+            raise MessageError(413, f"a body of more than {most} bytes")
+        leg = self._legs[-1] if self._legs else None
+        if self._kept_whole:
+            self._kept += data
+        if leg is not None and leg.transport is not None and leg.body is None:
+            leg.write(data)
+        elif not self._kept_whole:
+            return  # the answer is there already, or nobody is: it is read, and goes nowhere
+        if len(self._kept) > REPLAY_MOST:
+            if leg is None or leg.transport is None:
+                self.client.pause()  # until there is a connection that takes it
+            else:
+                self._forget_body()
+
+    def _forget_body(self) -> None:
+        self._kept_whole = False
+        self._kept.clear()
+        if self._race is not None:
+            self._race.freeze()
+
+    # What the race says
+
+    def _obey(self, commands: list[Command]) -> None:
+        for each in commands:
+            if isinstance(each, StartLeg):
+                self._start(each)
+            elif isinstance(each, CancelLeg):
+                self._cancel(each)
+            elif isinstance(each, Win):
+                self._win(each)
+            elif isinstance(each, GiveUp):
+                self._give_up(each)
+            elif isinstance(each, HoldOff):
+                self._front.hold_off(self._index(each.candidate), each.until_ns)
+            elif isinstance(each, BreakOff):
+                self._break_off(each)
+
+    def _start(self, start: StartLeg) -> None:
+        front, index = self._front, self._index(start.candidate)
+        backend = front.listener.backends[index]
+        told = LegRecord(backend.name, self._clock())
+        self.record.legs.append(told)
+        row = front.row(index)
+        front.world.board.add_own(row, IN_FLIGHT, 1)
+        front.figures.count("legs", front.listener.name, backend.name)
+        if start.hedge:
+            self.record.hedged += 1
+            front.figures.count("hedges", front.listener.name, backend.name)
+        leg = front.world.pool.leg(
+            backend.address, row, self, start.leg,
+            front.listener.connect_timeout_ns / _NS, fresh=start.fresh,
+        )  # fmt: skip - one line each would say less
+        self._legs.append(leg)
+        told.reused = leg.reused
+        if leg.reused:
+            self.leg_ready(leg)
+
+    def _cancel(self, cancel: CancelLeg) -> None:
+        leg = self._legs[cancel.leg]
+        if leg is not None:
+            self._front.figures.count(
+                "cancelled_legs", self._front.listener.name, self.record.legs[cancel.leg].backend
+            )
+            self._let_go(leg, cancel.reason.value)
+            leg.abort()
+
+    def _let_go(self, leg: Leg, outcome: str) -> None:
+        """The leg is over, whatever becomes of its connection."""
+        if self._legs[leg.number] is not leg:
+            return
+        self._legs[leg.number] = None
+        told, front = self.record.legs[leg.number], self._front
+        told.ended_ns = self._clock()
+        told.outcome = outcome
+        front.world.board.add_own(leg.row, IN_FLIGHT, -1)
+        answer = self._answers.pop(leg.number, None)
+        if answer is not None and self._delivery is None or not self._is_winner(leg):
+            told.tokens = 0 if answer is None else answer.tokens()
+            if told.tokens:
+                front.figures.count(
+                    "loser_tokens", front.listener.name, told.backend, by=told.tokens
+                )
+        if told.head_ns and self._decision is not None and self._decision.blocks:
+            # Whoever has begun with the prompt has it in its cache.
+            front.note_prompt(self._backend_of(leg), self._decision.blocks)
+
+    def _is_winner(self, leg: Leg) -> bool:
+        return self._delivery is not None and self._delivery.leg is leg
+
+    def _index(self, candidate: int) -> int:
+        assert self._decision is not None
+        return self._decision.order[candidate]
+
+    def _backend_of(self, leg: Leg) -> int:
+        assert self._race is not None
+        return self._index(self._race.legs[leg.number].candidate)
+
+    def _win(self, win: Win) -> None:
+        leg, race = self._legs[win.leg], self._race
+        assert leg is not None
+        assert race is not None
+        record, answer, version = self.record, self._answers[win.leg], self.head.version
+        now_ns = self._clock()
+        told = record.legs[win.leg]
+        record.backend, record.status = told.backend, answer.head.status
+        record.retries, record.reason = race.retries, _why(race, win)
+        record.answer_ns = now_ns
+        if not win.refused and answer.head.status < 500:
+            took_ns = now_ns - told.started_ns
+            self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
+        extra: list[tuple[bytes, bytes]] = []
+        if answer.head.get(b"x-request-id") is None:
+            extra.append((b"X-Request-ID", record.id.encode()))
+        delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
+        delivery.newest_ns = now_ns
+        delivery.begin(
+            answer, close=not self._keeps_client(answer.head), extra=extra, version=version
+        )
+        if leg.tunnel:
+            self.client.begin_tunnel()
+        if self._client_waits:
+            leg.pause()
+
+    def _keeps_client(self, answer: ResponseHead) -> bool:
+        return (
+            self.head.keep_alive
+            and not self._front.retired
+            and self._body.done
+            and answer.framing is not Framing.CLOSE
+            and answer.framing is not Framing.TUNNEL
+        )
+
+    def _give_up(self, given: GiveUp) -> None:
+        after_ns = given.retry_after_ns
+        after_s = None if after_ns is None else max(1, -(-after_ns // 1_000_000_000))
+        self.record.retries = self._race.retries if self._race is not None else 0
+        self.record.reason = given.reason.value
+        self.client.refuse(given.status, f"no answer: {given.reason.value}", after_s)
+
+    def _break_off(self, broken: BreakOff) -> None:
+        """Bytes have gone to the client: what it has is marked as not whole, and cut."""
+        if self._delivery is not None:
+            self._delivery.break_off()
+        front = self._front
+        front.figures.count(
+            "broken_off", front.listener.name, self.record.legs[broken.leg].backend
+        )
+        self._end_legs(broken.reason.value)
+        self.client.reset()
+        self._finish(f"the backend broke off: {broken.reason.value}")
+
+    # What legs do
+
+    def leg_ready(self, leg: Leg) -> None:
+        """Its connection is there: the request goes out."""
+        race = self._race
+        assert race is not None
+        now_ns = self._clock()
+        self.record.legs[leg.number].ready_ns = now_ns
+        self._obey(race.leg_connected(leg.number, now_ns))
+        assert self._decision is not None
+        request = self._decision.request + self._kept
+        leg.send(request, self.head.method, upgrade=self.head.upgrade is not None)
+        if not self._is_inference and len(self._kept) > REPLAY_MOST:
+            self._forget_body()
+        self.client.resume()
+
+    def leg_head(self, leg: Leg, head: ResponseHead) -> None:
+        """An answer begins."""
+        race = self._race
+        assert race is not None
+        if head.status < 200 and head.status != 101:
+            if head.status != 100 and self.head.version == 11 and len(self._legs) == 1:
+                race.freeze()
+                self.client.write(response_to_client(head, close=False))
+            return
+        now_ns = self._clock()
+        told = self.record.legs[leg.number]
+        told.head_ns, told.status = now_ns, head.status
+        self._answers[leg.number] = Answer(head)
+        wait_ns = None
+        if head.status in BUSY:
+            wait_ns = retry_after_ns(head.get(b"retry-after"), self._front.world.wall())
+        self._obey(race.leg_head(leg.number, head.status, now_ns, wait_ns))
+        self._set_timer()
+
+    def leg_body(self, leg: Leg, data: bytes) -> None:
+        """More of an answer."""
+        delivery = self._delivery
+        if delivery is not None and delivery.leg is leg:
+            if delivery.is_stream:
+                now_ns = self._clock()
+                self._front.note_gap(self.record, now_ns - delivery.newest_ns)
+                delivery.newest_ns = now_ns
+            delivery.more(data)
+            return
+        race, answer = self._race, self._answers[leg.number]
+        assert race is not None
+        verdict = answer.take(data)
+        if verdict is Verdict.NOTHING or verdict is Verdict.DONE:
+            return
+        now_ns = self._clock()
+        told = self.record.legs[leg.number]
+        if verdict is Verdict.ERROR:
+            self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
+        else:
+            told.token_ns = now_ns
+            self._obey(race.leg_token(leg.number, now_ns, verdict is Verdict.TOKEN))
+        self._set_timer()
+
+    def leg_done(self, leg: Leg) -> None:
+        """An answer is whole."""
+        race = self._race
+        assert race is not None
+        now_ns = self._clock()
+        if not self._is_winner(leg) and not self._answers[leg.number].is_stream:
+            self.record.legs[leg.number].token_ns = now_ns
+            if whole_answer(self._answers[leg.number].content()) is Verdict.ERROR:
+                self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
+            else:
+                self._obey(race.leg_token(leg.number, now_ns, 0))
+        if leg.user is not self:
+            self._set_timer()
+            return  # it was an error
+        won, delivery = self._is_winner(leg), self._delivery
+        keep_leg = leg.head is not None and leg.head.keep_alive and self._body.done
+        keep_client = leg.head is not None and self._keeps_client(leg.head)
+        self._let_go(leg, "won" if won else Reason.EMPTY.value)
+        self._obey(race.leg_ended(leg.number, now_ns))
+        if keep_leg and not leg.tunnel:
+            self._front.world.pool.give_back(leg)
+        else:
+            leg.close()
+        if won and delivery is not None:
+            self._finish("complete")
+            self.client.answered(keep_client and not delivery.ends_connection)
+        else:
+            self._set_timer()
+
+    def leg_lost(self, leg: Leg, reason: str, clean: bool) -> None:
+        """A connection is gone before its answer was whole."""
+        race = self._race
+        assert race is not None
+        told = self.record.legs[leg.number]
+        if not told.ready_ns:
+            kind = Reason.CONNECT
+            self._front.hold_off(self._backend_of(leg), self._clock() + _UNREACHABLE_NS)
+        elif leg.reused and clean:
+            kind = Reason.STALE
+        else:
+            kind = Reason.CRASH
+        self._front.figures.count("failed_legs", self._front.listener.name, told.backend)
+        if not self._is_winner(leg):
+            self._let_go(leg, reason)
+        self._obey(race.leg_failed(leg.number, kind, self._clock()))
+        self._set_timer()
+
+    def leg_writable(self, leg: Leg, writable: bool) -> None:
+        """Whether the backend takes more of the body."""
+        if self._legs and self._legs[-1] is leg:
+            if writable:
+                self.client.resume()
+            else:
+                self.client.pause()
+
+    # The end
+
+    def expire(self) -> None:
+        """Something is due."""
+        self._timer = None
+        if self._race is not None:
+            self._obey(self._race.expire(self._clock()))
+            self._set_timer()
+
+    def silent(self, before_ns: int) -> None:
+        """Called now and then: an answer of which nothing came since ``before_ns`` has broken off."""
+        delivery, race = self._delivery, self._race
+        if delivery is None or race is None or self._finished or delivery.leg.tunnel:
+            return
+        if delivery.newest_ns < before_ns and not self._client_waits:
+            delivery.leg.abort()
+            self._obey(race.leg_failed(delivery.leg.number, Reason.CRASH, self._clock()))
+
+    def view(self) -> dict[str, Any]:
+        """One row of the list of streams."""
+        return {**self.record.summary(), "age_ms": (self._clock() - self.record.accepted_ns) // 10**6}
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_ns = self._race.deadline() if self._race is not None else None
+        if due_ns is not None:
+            after_s = max(0.0, (due_ns - self._clock()) / _NS)
+            self._timer = self._loop.call_later(after_s, self.expire)
+
+    def _end_legs(self, outcome: str) -> None:
+        for leg in self._legs:
+            if leg is not None:
+                self._let_go(leg, outcome)
+                leg.abort()
+
+    def _finish(self, end: str) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._end_legs(end)
+        if self._decision is not None:
+            self._front.tenants.release(self._decision.tenant)
+        if self._delivery is not None:
+            self.record.tokens, self.record.bytes_out = self._delivery.tokens, self._delivery.sent
+        self.record.ended_ns = self._clock()
+        self.record.end = end
+        self._front.ended(self.record)
+
+
+def _why(race: TtftRace, win: Win) -> str:
+    if win.refused:
+        return "all refused"
+    if len(race.legs) == 1:
+        return "first choice"
+    if race.hedges:
+        return "hedge won" if race.legs[win.leg].hedge else "won against a hedge"
+    return "retry"

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of one request: for `explain`, the list of decisions and the access log.
+
+A request costs a few dozen bytes of it while it runs; words are made when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdp_router.core.score import Terms
+
+_MS = 1e6
+
+
+@dataclass(slots=True)
+class LegRecord:
+    """One leg. Instants in ns, 0: it did not come so far. ``tokens``: that it had sent."""
+
+    backend: str
+    started_ns: int
+    reused: bool = False
+    ready_ns: int = 0
+    head_ns: int = 0
+    token_ns: int = 0
+    ended_ns: int = 0
+    status: int = 0
+    tokens: int = 0
+    outcome: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """One request, or one connection of a ``tls`` listener."""
+
+    id: str
+    listener: str
+    client: str
+    accepted_ns: int
+    wall_s: float
+    first_byte_ns: int = 0
+    head_ns: int = 0
+    body_ns: int = 0
+    decided_ns: int = 0
+    answer_ns: int = 0
+    ended_ns: int = 0
+    method: str = ""
+    path: str = ""
+    host: str = ""
+    route: str = ""
+    tenant: str = ""
+    model: str = ""
+    mode: str = ""
+    reason: str = ""
+    backend: str = ""
+    status: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    tokens: int = 0
+    hedged: int = 0
+    retries: int = 0
+    end: str = ""
+    candidates: list[tuple[str, Terms | None, int]] = field(default_factory=list)
+    legs: list[LegRecord] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The access log's line."""
+        return json.dumps(self.summary(), separators=(",", ":")) + "\n"
+
+    def summary(self) -> dict[str, Any]:
+        """One row of the list. Times in ms from the request's first byte."""
+        start = self.first_byte_ns or self.accepted_ns
+        told = {
+            "event": "request",
+            "time": round(self.wall_s, 3),
+            "id": self.id,
+            "listener": self.listener,
+            "client": self.client,
+            "method": self.method,
+            "host": self.host,
+            "path": self.path,
+            "status": self.status,
+            "route": self.route,
+            "tenant": self.tenant,
+            "model": self.model,
+            "mode": self.mode,
+            "backend": self.backend,
+            "reason": self.reason,
+            "legs": len(self.legs),
+            "hedged": self.hedged,
+            "retries": self.retries,
+            "head_ms": since(start, self.head_ns),
+            "decided_ms": since(start, self.decided_ns),
+            "first_byte_ms": since(start, self.answer_ns),
+            "total_ms": since(start, self.ended_ns),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "tokens": self.tokens,
+            "end": self.end,
+        }
+        return {key: value for key, value in told.items() if value not in ("", None)}
+
+    def explained(self) -> dict[str, Any]:
+        """Everything: who could have had it, what each leg did when, and what came of it."""
+        start = self.first_byte_ns or self.accepted_ns
+        steps: list[tuple[int, str, str]] = [
+            (self.accepted_ns, "accepted", f"connection of {self.client}"),
+            (self.first_byte_ns, "first byte", ""),
+            (self.head_ns, "head complete", f"{self.method} {self.path}".strip()),
+            (self.body_ns, "body complete", f"{self.bytes_in} bytes"),
+            (self.decided_ns, "decided", f"mode {self.mode}, route {self.route or 'all'}"),
+        ]
+        for number, leg in enumerate(self.legs):
+            name = f"leg {number + 1} to {leg.backend}"
+            kind = "kept connection" if leg.reused else "new connection"
+            steps += [
+                (leg.started_ns, "leg", f"{name}, {kind}"),
+                (0 if leg.reused else leg.ready_ns, "connected", name),
+                (leg.head_ns, "answer's head", f"{name}: {leg.status}"),
+                (leg.token_ns, "first token", name),
+                (leg.ended_ns, "leg ended", f"{name}: {leg.outcome}"),
+            ]
+        steps += [
+            (self.answer_ns, "first byte to the client", self.backend),
+            (self.ended_ns, "end", self.end),
+        ]
+        return {
+            **self.summary(),
+            "candidates": [_candidate(*each, self) for each in self.candidates],
+            "timeline": [
+                {"at_ms": since(start, at), "what": what, "detail": detail}
+                for at, what, detail in sorted(steps, key=lambda step: step[0])
+                if at
+            ],
+        }
+
+
+def _candidate(name: str, terms: Terms | None, in_flight: int, record: Record) -> dict[str, Any]:
+    legs = [each for each in record.legs if each.backend == name]
+    token_ns = next((each.token_ns - each.started_ns for each in legs if each.token_ns), None)
+    shown = None
+    if terms is not None:
+        shown = {
+            key: round(value, 3)
+            for key, value in (
+                ("score", terms.score), ("rtt", terms.rtt), ("ttft", terms.ttft),
+                ("cache", terms.cache), ("queue", terms.queue), ("usage", terms.usage),
+            )
+            if value is not None
+        }  # fmt: skip - one line each would say less
+    return {
+        "backend": name,
+        "in_flight": in_flight,
+        "terms": shown,
+        "legs": len(legs),
+        "ttft_ms": None if token_ns is None else round(token_ns / _MS, 3),
+        "outcome": legs[-1].outcome if legs else "",
+    }
+
+
+def since(start_ns: int, at_ns: int) -> float | None:
+    """Milliseconds from one instant to the other; None if it did not come."""
+    return round((at_ns - start_ns) / _MS, 3) if at_ns else None
