@@ -10,8 +10,8 @@ from xdp_router.core.model import Mode
 from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead
 from xdp_router.gateway.prompt import Prompt
+from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings
 from xdp_router.gateway.tenants import Tenant
-from xdp_router.gateway.ttft_race import BUSY, RaceSettings
 
 from .record import Record
 
@@ -85,7 +85,7 @@ def decide(
         first_token_ns=listener.first_byte_timeout_ns,
         connect_ns=listener.connect_timeout_ns,
         # What an engine cannot do now another one may; else only who says so has not begun.
-        refusals=RaceSettings.refusals if prompt is not None else BUSY - {429},
+        refusals=BUSY | BROKEN if prompt is not None else BUSY - {429},
         on_head=prompt is None,
         replayable=prompt is not None or head.method in IDEMPOTENT,
     )

@@ -11,40 +11,36 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.listeners import ListenerKind
-from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.first_token import Verdict, whole_answer
-from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_forward import response_to_client
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, read_prompt
-from xdp_router.gateway.retry_after import retry_after_ns
-from xdp_router.gateway.ttft_race import (
+from xdp_router.gateway.race_commands import (
     BUSY,
     BreakOff,
     CancelLeg,
     Command,
     GiveUp,
     HoldOff,
-    RaceState,
     Reason,
     StartLeg,
-    TtftRace,
     Win,
 )
+from xdp_router.gateway.retry_after import retry_after_ns
+from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
+from .board import IN_FLIGHT
 from .decision import Decision, decide
 from .delivery import Delivery
 from .leg import Leg
-from .board import IN_FLIGHT
 from .record import LegRecord, Record
+from .request_body import RequestBody
 
 if TYPE_CHECKING:
     from .client import Client
     from .front import Front
 
-REPLAY_MOST = 64 << 10
-"""Bytes of a request's body that are kept to send them again."""
 _UNREACHABLE_NS = 1_000_000_000
 """How long a backend is left alone that could not be connected to."""
 _NS = 1e9
@@ -54,9 +50,22 @@ class Exchange:
     """From a request's head to the last byte of its answer."""
 
     __slots__ = (
-        "record", "head", "client", "_front", "_loop", "_clock", "_body", "_kept", "_kept_whole",
-        "_is_inference", "_decision", "_race", "_legs", "_answers", "_delivery", "_timer",
-        "_client_waits", "_finished",
+        "record",
+        "head",
+        "client",
+        "_front",
+        "_loop",
+        "_clock",
+        "_body",
+        "_is_inference",
+        "_decision",
+        "_race",
+        "_legs",
+        "_answers",
+        "_delivery",
+        "_timer",
+        "_client_waits",
+        "_finished",
     )  # fmt: skip - one line each would say less
 
     def __init__(self, client: Client, front: Front, head: RequestHead, record: Record) -> None:
@@ -66,14 +75,12 @@ class Exchange:
         self._front = front
         self._loop = front.world.loop
         self._clock = front.world.clock
-        self._body = BodyReader(head.framing, head.length)
-        self._kept = bytearray()
-        self._kept_whole = True
         self._is_inference = (
             front.listener.kind is ListenerKind.LLM
             and head.method == b"POST"
             and head.path.endswith(b"/completions")
         )
+        self._body = RequestBody(head, front.listener.max_body, keep_all=self._is_inference)
         self._decision: Decision | None = None
         self._race: TtftRace | None = None
         self._legs: list[Leg | None] = []
@@ -87,31 +94,28 @@ class Exchange:
 
     def begin(self) -> None:
         """Go on as far as the head alone allows. Raises MessageError."""
-        if self._is_inference:
-            if self.head.framing is Framing.LENGTH and self.head.length > self._most():
-                raise MessageError(413, f"a body of more than {self._most()} bytes")
-            self._ask_to_continue()
-        else:
-            self._ask_to_continue()
+        if self.head.expects_continue:
+            self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self._is_inference:
             self._decide(None)
 
     def feed(self, data: bytes, start: int) -> int:
         """More of the body; returns how far ``data`` belongs to it. Raises MessageError."""
-        body = self._body
-        end = body.feed(data, start)
-        if end > start:
-            self.record.bytes_in += end - start
-            self._piece(data[start:end])
-        if body.done and not self.record.body_ns and self.head.framing is not Framing.NONE:
-            self.record.body_ns = self._clock()
-        if body.done and self._is_inference and self._race is None:
-            self._decide(read_prompt(self.head.path, self._content()))
-        return end
+        body, record = self._body, self.record
+        piece = body.feed(data, start)
+        record.bytes_in = body.size
+        if body.is_whole and not record.body_ns:
+            record.body_ns = self._clock()
+        if not self._is_inference:
+            self._pass_on(piece)
+        elif body.is_whole and self._race is None:
+            self._decide(read_prompt(self.head.path, body.content()))
+        return start + len(piece)
 
     @property
     def wants_body(self) -> bool:
         """Whether what comes next of the client is this request's body."""
-        return not self._body.done
+        return not self._body.is_whole
 
     @property
     def is_tunnel(self) -> bool:
@@ -128,6 +132,11 @@ class Exchange:
         assert self._delivery is not None
         self.record.bytes_in += len(data)
         self._delivery.leg.write(data)
+
+    def tunnel_eof(self) -> None:
+        """The client has nothing more to say in that protocol."""
+        assert self._delivery is not None
+        self._delivery.leg.write_eof()
 
     def abandon(self, reason: str) -> None:
         """Nobody waits for the answer, or the gateway has to end it here."""
@@ -147,21 +156,6 @@ class Exchange:
 
     # Whom it may go to
 
-    def _most(self) -> int:
-        return self._front.listener.max_body
-
-    def _ask_to_continue(self) -> None:
-        if self.head.expects_continue:
-            self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _content(self) -> bytes:
-        """The body without the framing of chunks."""
-        if self.head.framing is not Framing.CHUNKED:
-            return bytes(self._kept)
-        reader = BodyReader(Framing.CHUNKED, decode=True)
-        reader.feed(bytes(self._kept))
-        return b"".join(reader.payload)
-
     def _decide(self, prompt: Prompt | None) -> None:
         """Find the candidates, and begin. Raises MessageError."""
         decision = decide(self._front, self.client, self.head, prompt, self.record)
@@ -178,33 +172,21 @@ class Exchange:
             front.tenants.extra_leg(self._decision.tenant, now_ns)
         )
 
-    # The request's body, on its way
-
-    def _piece(self, data: bytes) -> None:
-        if self._is_inference:
-            self._kept += data
-            if len(self._kept) > self._most() + (self._most() >> 3):
-                raise MessageError(413, f"a body of more than {self._most()} bytes")
-            return
-        most = self._most()
-        if most and self.record.bytes_in > most:
-            raise MessageError(413, f"a body of more than {most} bytes")
+    def _pass_on(self, piece: bytes) -> None:
+        """More of a body that nobody has to read whole."""
         leg = self._legs[-1] if self._legs else None
-        if self._kept_whole:
-            self._kept += data
-        if leg is not None and leg.transport is not None and leg.body is None:
-            leg.write(data)
-        elif not self._kept_whole:
-            return  # the answer is there already, or nobody is: it is read, and goes nowhere
-        if len(self._kept) > REPLAY_MOST:
-            if leg is None or leg.transport is None:
-                self.client.pause()  # until there is a connection that takes it
-            else:
+        is_open = leg is not None and leg.transport is not None
+        if leg is not None and is_open and leg.body is None:
+            leg.write(piece)
+        # If an answer is there already, the rest is read and goes nowhere.
+        if self._body.is_much:
+            if is_open:
                 self._forget_body()
+            else:
+                self.client.pause()  # until there is a connection that takes it
 
     def _forget_body(self) -> None:
-        self._kept_whole = False
-        self._kept.clear()
+        self._body.forget()
         if self._race is not None:
             self._race.freeze()
 
@@ -237,8 +219,12 @@ class Exchange:
             self.record.hedged += 1
             front.figures.count("hedges", front.listener.name, backend.name)
         leg = front.world.pool.leg(
-            backend.address, row, self, start.leg,
-            front.listener.connect_timeout_ns / _NS, fresh=start.fresh,
+            backend.address,
+            row,
+            self,
+            start.leg,
+            front.listener.connect_timeout_ns / _NS,
+            fresh=start.fresh,
         )  # fmt: skip - one line each would say less
         self._legs.append(leg)
         told.reused = leg.reused
@@ -264,8 +250,8 @@ class Exchange:
         told.outcome = outcome
         front.world.board.add_own(leg.row, IN_FLIGHT, -1)
         answer = self._answers.pop(leg.number, None)
-        if answer is not None and self._delivery is None or not self._is_winner(leg):
-            told.tokens = 0 if answer is None else answer.tokens()
+        if answer is not None and not self._is_winner(leg):
+            told.tokens = answer.tokens()
             if told.tokens:
                 front.figures.count(
                     "loser_tokens", front.listener.name, told.backend, by=told.tokens
@@ -315,7 +301,7 @@ class Exchange:
         return (
             self.head.keep_alive
             and not self._front.retired
-            and self._body.done
+            and self._body.is_whole
             and answer.framing is not Framing.CLOSE
             and answer.framing is not Framing.TUNNEL
         )
@@ -332,9 +318,7 @@ class Exchange:
         if self._delivery is not None:
             self._delivery.break_off()
         front = self._front
-        front.figures.count(
-            "broken_off", front.listener.name, self.record.legs[broken.leg].backend
-        )
+        front.figures.count("broken_off", front.listener.name, self.record.legs[broken.leg].backend)
         self._end_legs(broken.reason.value)
         self.client.reset()
         self._finish(f"the backend broke off: {broken.reason.value}")
@@ -349,9 +333,9 @@ class Exchange:
         self.record.legs[leg.number].ready_ns = now_ns
         self._obey(race.leg_connected(leg.number, now_ns))
         assert self._decision is not None
-        request = self._decision.request + self._kept
+        request = self._decision.request + self._body.kept
         leg.send(request, self.head.method, upgrade=self.head.upgrade is not None)
-        if not self._is_inference and len(self._kept) > REPLAY_MOST:
+        if self._body.is_much:
             self._forget_body()
         self.client.resume()
 
@@ -413,7 +397,7 @@ class Exchange:
             self._set_timer()
             return  # it was an error
         won, delivery = self._is_winner(leg), self._delivery
-        keep_leg = leg.head is not None and leg.head.keep_alive and self._body.done
+        keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
         keep_client = leg.head is not None and self._keeps_client(leg.head)
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
@@ -463,7 +447,7 @@ class Exchange:
             self._set_timer()
 
     def silent(self, before_ns: int) -> None:
-        """Called now and then: an answer of which nothing came since ``before_ns`` has broken off."""
+        """Called now and then: an answer that is silent since ``before_ns`` has broken off."""
         delivery, race = self._delivery, self._race
         if delivery is None or race is None or self._finished or delivery.leg.tunnel:
             return
@@ -473,7 +457,8 @@ class Exchange:
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
-        return {**self.record.summary(), "age_ms": (self._clock() - self.record.accepted_ns) // 10**6}
+        age_ms = (self._clock() - self.record.accepted_ns) // 1_000_000
+        return {**self.record.summary(), "age_ms": age_ms}
 
     def _set_timer(self) -> None:
         if self._timer is not None:

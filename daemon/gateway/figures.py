@@ -8,7 +8,21 @@ from collections import defaultdict
 from typing import Any
 
 BOUNDS_MS = (
-    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
 )  # fmt: skip - one line each would say less
 """Upper bounds of the histograms' buckets."""
 _BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)

@@ -102,6 +102,11 @@ class Leg(asyncio.Protocol):
         assert self.transport is not None
         self.transport.write(data)
 
+    def write_eof(self) -> None:
+        """Nothing more comes of a tunnel's other side."""
+        if self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
+
     def pause(self) -> None:
         """Read nothing until ``resume``: what was read has not gone on."""
         if not self._paused and self.transport is not None and not self.transport.is_closing():
@@ -199,9 +204,7 @@ class Leg(asyncio.Protocol):
         user, body = self.user, self.body
         if user is None:
             return False
-        if self.tunnel:
-            user.leg_done(self)
-        elif body is not None and not body.done and body.end_of_stream():
+        if self.tunnel or (body is not None and not body.done and body.end_of_stream()):
             user.leg_done(self)
         else:
             self._give_up("it closed the connection")

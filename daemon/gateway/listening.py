@@ -36,7 +36,7 @@ class ListeningSockets:
         return self._sockets
 
     def prepare(self, config: GatewayConfig) -> None:
-        """Have as many as workers for each listener. Raises ListenError, and then changes nothing."""
+        """Have as many as workers for each listener. ListenError: nothing has changed."""
         made: list[tuple[str, socket.socket]] = []
         try:
             for listener in config.listeners:

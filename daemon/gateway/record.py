@@ -145,8 +145,12 @@ def _candidate(name: str, terms: Terms | None, in_flight: int, record: Record) -
         shown = {
             key: round(value, 3)
             for key, value in (
-                ("score", terms.score), ("rtt", terms.rtt), ("ttft", terms.ttft),
-                ("cache", terms.cache), ("queue", terms.queue), ("usage", terms.usage),
+                ("score", terms.score),
+                ("rtt", terms.rtt),
+                ("ttft", terms.ttft),
+                ("cache", terms.cache),
+                ("queue", terms.queue),
+                ("usage", terms.usage),
             )
             if value is not None
         }  # fmt: skip - one line each would say less

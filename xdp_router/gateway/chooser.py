@@ -174,6 +174,9 @@ def _urgent(weights: ScoreWeights, urgency: float) -> ScoreWeights:
     if not total:
         return weights
     return ScoreWeights(
-        rtt / total, ttft / total, weights.cache / total, weights.queue / total,
+        rtt / total,
+        ttft / total,
+        weights.cache / total,
+        weights.queue / total,
         weights.usage / total,
     )  # fmt: skip - one line each would say less

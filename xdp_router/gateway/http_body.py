@@ -98,8 +98,15 @@ class BodyReader:
     @property
     def between_chunks(self) -> bool:
         """Return whether a chunk could be added to the body here."""
-        return self._framing is Framing.CHUNKED and not self.done and (
-            not self._line and self._state == _SIZE or self._state == _NEXT and self._line == b"\r\n"
+        return (
+            self._framing is Framing.CHUNKED
+            and not self.done
+            and (
+                not self._line
+                and self._state == _SIZE
+                or self._state == _NEXT
+                and self._line == b"\r\n"
+            )
         )
 
     def end_of_stream(self) -> bool:

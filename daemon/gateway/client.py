@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's connection to a listener that speaks HTTP/1.1: requests in turn, each an exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING, cast
+
+from xdp_router.core.listeners import ListenerKind
+from xdp_router.gateway.errors import MessageError
+from xdp_router.gateway.http_forward import error_response
+from xdp_router.gateway.http_head import HeadReader
+from xdp_router.gateway.tenants import Refused
+
+from .exchange import Exchange
+from .leg import set_up
+
+if TYPE_CHECKING:
+    from .front import Front
+
+_RESET = struct.pack("ii", 1, 0)
+_LINGER_S = 1.0
+"""How long what a client still sends is read and dropped, so that it gets our last words."""
+_NS = 1e9
+
+
+class Client(asyncio.Protocol):
+    """One connection. ``peer_host``: its address, as text."""
+
+    __slots__ = (
+        "peer",
+        "peer_host",
+        "is_tls",
+        "exchange",
+        "accepted_ns",
+        "idle_since_ns",
+        "stalled_ns",
+        "_front",
+        "_loop",
+        "_clock",
+        "_transport",
+        "_reader",
+        "_buffer",
+        "_first_ns",
+        "_timer",
+        "_paused",
+        "_is_ending",
+    )  # fmt: skip - one line each would say less
+
+    def __init__(self, front: Front) -> None:
+        self.peer = ""
+        self.peer_host = b""
+        self.is_tls = front.listener.certificate is not None
+        self.exchange: Exchange | None = None
+        self.accepted_ns = 0
+        self.idle_since_ns = 0
+        """Since when nothing was asked; 0: something is."""
+        self.stalled_ns = 0
+        """Since when it takes nothing of what waits for it; 0: it does."""
+        self._front = front
+        self._loop = front.world.loop
+        self._clock = front.world.clock
+        self._transport: asyncio.Transport | None = None
+        self._reader = HeadReader(front.head_limits)
+        self._buffer = bytearray()
+        self._first_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._is_ending = False
+
+    # What the event loop does
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.accepted_ns = self.idle_since_ns = self._clock()
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.peer_host = peer[0].encode()
+        self.peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+        set_up(self._transport)
+        if not self._front.admit(self):
+            self._is_ending = True
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self.exchange
+        if self._is_ending:
+            return
+        if exchange is not None:
+            if exchange.is_tunnel:
+                exchange.tunnel(data)
+            elif exchange.wants_body:
+                self._body(exchange, data, 0)
+            else:
+                self._ahead(data)
+            return
+        if not self._first_ns:
+            self._first_ns = self._clock()
+            self.idle_since_ns = 0
+        self._buffer += data
+        self._next()
+
+    def eof_received(self) -> bool:
+        exchange = self.exchange
+        if exchange is not None and exchange.is_tunnel:
+            exchange.tunnel_eof()
+            return True
+        if exchange is not None:
+            # As nginx has it: whoever has closed its side does not wait for an answer.
+            exchange.abandon("the client is gone")
+            self.exchange = None
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._is_ending = True
+        self._stop_timer()
+        self._front.gone(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.abandon("the client is gone")
+
+    def pause_writing(self) -> None:
+        self.stalled_ns = self._clock()
+        if self.exchange is not None:
+            self.exchange.client_writable(False)
+
+    def resume_writing(self) -> None:
+        self.stalled_ns = 0
+        if self.exchange is not None:
+            self.exchange.client_writable(True)
+
+    # What an exchange does
+
+    def write(self, data: bytes) -> None:
+        """Bytes of an answer."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read nothing until ``resume``."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def answered(self, keep: bool) -> None:
+        """The answer is whole. ``keep``: the client knows that another may follow."""
+        self.exchange = None
+        if not keep or self._is_ending:
+            self._end()
+            return
+        self.resume()
+        self._first_ns = self._clock() if self._buffer else 0
+        self.idle_since_ns = 0 if self._buffer else self._clock()
+        if self._buffer:
+            # In a turn of its own: a client that sends many at once is not served in one.
+            self._loop.call_soon(self._next)
+
+    def refuse(self, status: int, text: str, retry_after_s: int | None = None) -> None:
+        """Answer in the backend's stead; the connection ends with it."""
+        exchange, self.exchange = self.exchange, None
+        front = self._front
+        front.figures.count("refused", front.listener.name, str(status))
+        if exchange is not None:
+            if exchange.is_answering:
+                exchange.abandon(text)
+                self.reset()
+                return
+            exchange.record.status = status
+            exchange.abandon(text)
+        if not self._is_ending:
+            self.write(
+                error_response(
+                    status,
+                    text,
+                    json=front.listener.kind is ListenerKind.LLM,
+                    retry_after_s=retry_after_s,
+                    extra=(((b"X-Request-ID", exchange.record.id.encode()),) if exchange else ()),
+                    to_head=exchange is not None and exchange.head.method == b"HEAD",
+                )
+            )
+            self._end()
+
+    def begin_tunnel(self) -> None:
+        """From here on both sides speak another protocol."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        if rest and self.exchange is not None:
+            self._loop.call_soon(self.data_received, rest)
+
+    def close(self) -> None:
+        """Close when everything is written."""
+        self._is_ending = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def write_eof(self) -> None:
+        """Nothing more comes; what the client sends is read on."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def reset(self) -> None:
+        """Close so that nobody takes what came for the whole: by RST, behind what was written."""
+        self._is_ending = True
+        transport = self._transport
+        if transport is None:
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and not self.is_tls:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()
+
+    # What the front does
+
+    def retire(self) -> None:
+        """Nothing new is begun; whoever has asked nothing is closed."""
+        if self.exchange is None and not self._buffer:
+            self.close()
+
+    # Requests
+
+    def _next(self) -> None:
+        """Take the next head off the buffer, if it is whole."""
+        if self._is_ending or self.exchange is not None:
+            return
+        try:
+            head = self._reader.request(self._buffer)
+        except MessageError as error:
+            self.refuse(error.status, error.reason)
+            return
+        if head is None:
+            if self._timer is None and self._buffer:
+                after_s = self._front.listener.head_timeout_ns / _NS
+                self._timer = self._loop.call_later(after_s, self._head_is_late)
+            return
+        self._stop_timer()
+        record = self._front.record(self, head, self._first_ns)
+        self._first_ns = self.idle_since_ns = 0
+        try:
+            exchange = self.exchange = Exchange(self, self._front, head, record)
+            rest = bytes(self._buffer)
+            self._buffer.clear()
+            exchange.begin()
+        except MessageError as error:
+            self._refuse(error)
+            return
+        # Legs answer in a later turn of the loop, so nothing is answered yet.
+        if exchange.wants_body:
+            after_s = self._front.listener.body_timeout_ns / _NS
+            self._timer = self._loop.call_later(after_s, self._body_is_late)
+            if rest:
+                self._body(exchange, rest, 0)
+        elif rest:
+            self._ahead(rest)
+
+    def _body(self, exchange: Exchange, data: bytes, start: int) -> None:
+        end = len(data)
+        try:
+            end = exchange.feed(data, start)
+        except MessageError as error:
+            self._refuse(error)
+            return
+        if not exchange.wants_body:
+            self._stop_timer()
+        if end < len(data) and not self._is_ending:
+            self._ahead(data[end:])
+
+    def _refuse(self, error: MessageError) -> None:
+        after_s = error.after_s if isinstance(error, Refused) else None
+        self.refuse(error.status, error.reason, after_s)
+
+    def _ahead(self, data: bytes) -> None:
+        """Of the next request, before this one is answered: kept, within bounds."""
+        self._buffer += data
+        if len(self._buffer) > self._front.listener.max_head:
+            self.pause()
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        self._front.figures.count("deadline_closes", self._front.listener.name, "head")
+        self.refuse(408, "the request's head was not whole in time")
+
+    def _body_is_late(self) -> None:
+        self._timer = None
+        self._front.figures.count("deadline_closes", self._front.listener.name, "body")
+        self.refuse(408, "the request's body was not whole in time")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        """Close, so that the client gets what was written even if it still sends something."""
+        self._is_ending = True
+        self._stop_timer()
+        transport = self._transport
+        if transport is None:
+            return
+        if self.is_tls or not transport.can_write_eof():
+            transport.close()
+            return
+        self.resume()
+        transport.write_eof()
+        self._timer = self._loop.call_later(_LINGER_S, transport.abort)

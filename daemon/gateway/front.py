@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One listener in one worker: its connections, and what all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from xdp_router.core.listeners import GatewayConfig, Listener, ListenerKind
+from xdp_router.core.model import Mode
+from xdp_router.core.ratelimit import TokenBucket
+from xdp_router.gateway.chooser import Chooser, Known
+from xdp_router.gateway.hedge_delay import HedgeDelay
+from xdp_router.gateway.http_head import HeadLimits, RequestHead
+from xdp_router.gateway.prefix_cache import PrefixCache
+from xdp_router.gateway.routes import Routes
+from xdp_router.gateway.tenants import Tenants
+
+from .board import (
+    CACHE,
+    HELD_UNTIL,
+    ILL,
+    IN_FLIGHT,
+    QUEUE,
+    RTT,
+    RTT_AT,
+    STATE,
+    TOLD_AT,
+    TTFT,
+    TTFT_AT,
+    USAGE,
+    Board,
+)
+from .client import Client
+from .figures import Figures
+from .pool import Pool
+from .record import Record
+from .relay import Relay
+
+FRESH_NS = 10_000_000_000
+"""How long a first-token time or what metrics said is believed."""
+HELD_MOST_NS = 60_000_000_000
+_TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
+_THOUSANDTHS = 1e-3
+
+
+@dataclass(slots=True)
+class World:
+    """What all listeners of one worker share. ``rows``: of the board, by address as text."""
+
+    board: Board
+    rows: Mapping[str, int]
+    config: GatewayConfig
+    loop: asyncio.AbstractEventLoop
+    access: Callable[[str], object]
+    clock: Callable[[], int] = time.monotonic_ns
+    wall: Callable[[], float] = time.time
+    pool: Pool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = Pool(self.loop, self.clock)
+
+    @staticmethod
+    def draws() -> tuple[float, float, float]:
+        """Random numbers, from 0 to below 1."""
+        return random.random(), random.random(), random.random()
+
+
+class Connection(Protocol):
+    """What a front knows of a connection, whatever it speaks."""
+
+    peer_host: bytes
+    idle_since_ns: int
+    stalled_ns: int
+
+    def retire(self) -> None:
+        """Nothing new is begun."""
+
+    def close(self) -> None:
+        """Close when everything is written."""
+
+    def reset(self) -> None:
+        """Close at once, by RST."""
+
+
+class Front:
+    """``listener`` in this worker."""
+
+    def __init__(self, listener: Listener, world: World) -> None:
+        self.listener = listener
+        self.world = world
+        self.figures = Figures()
+        self.routes = Routes(listener)
+        self.chooser = Chooser(listener)
+        self.tenants = Tenants(listener, world.config.workers)
+        self.head_limits = HeadLimits(head_bytes=listener.max_head)
+        self.cache = (
+            PrefixCache(listener.cache_blocks)
+            if listener.kind is ListenerKind.LLM and listener.cache_blocks
+            else None
+        )
+        self.retired = False
+        self.connections: set[Any] = set()
+        self._hedges = HedgeDelay(listener.race.hedge_quantile)
+        self._rows = [world.rows[str(each.address)] for each in listener.backends]
+        now_ns = world.clock()
+        rate = max(1, listener.race.extra_legs // world.config.workers)
+        self._extra = [TokenBucket(rate, rate, now_ns) for _ in listener.backends]
+        self._sources: Counter[bytes] = Counter()
+        self._wanted = _TENANT_HEADERS | self.routes.wants_headers
+        self._kept: deque[Record] = deque(maxlen=world.config.decisions_kept or 1)
+        self._by_id: dict[str, Record] = {}
+        self._ids = itertools.count(1)
+        self._prefix = f"{os.getpid():x}-{int(world.wall() * 1000) & 0xFFFFFFF:x}"
+
+    def connection(self) -> asyncio.Protocol:
+        """A protocol for one that was accepted."""
+        return Relay(self) if self.listener.kind is ListenerKind.TLS else Client(self)
+
+    # Connections
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether there is room for it; it is counted from here on."""
+        source = connection.peer_host
+        self.figures.count("connections", self.listener.name)
+        full = len(self.connections) >= self._share(self.listener.max_connections)
+        if full or self._sources[source] >= self.listener.max_per_source or self.retired:
+            why = "all" if full else "source"
+            self.figures.count("connections_refused", self.listener.name, why)
+            return False
+        self._sources[source] += 1
+        self.connections.add(connection)
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        """It is closed."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._sources[connection.peer_host] -= 1
+            if not self._sources[connection.peer_host]:
+                del self._sources[connection.peer_host]
+
+    def retire(self) -> None:
+        """No new requests: idle connections are closed, the others end with their answers."""
+        self.retired = True
+        for each in list(self.connections):
+            each.retire()
+
+    @property
+    def open(self) -> int:
+        """Connections."""
+        return len(self.connections)
+
+    def sweep(self) -> None:
+        """Close what has been idle, or stood still, for too long. About once a second."""
+        now_ns, listener = self.world.clock(), self.listener
+        idle_ns = now_ns - listener.idle_timeout_ns
+        stalled_ns = now_ns - listener.stream_timeout_ns
+        for each in list(self.connections):
+            exchange = each.exchange
+            if each.stalled_ns and each.stalled_ns < stalled_ns:
+                self.figures.count("deadline_closes", listener.name, "slow reader")
+                each.reset()
+            elif each.idle_since_ns and each.idle_since_ns < idle_ns:
+                self.figures.count("deadline_closes", listener.name, "idle")
+                each.close()
+            elif exchange is not None:
+                exchange.silent(stalled_ns)
+
+    def _share(self, limit: int) -> int:
+        return max(1, -(-limit // self.world.config.workers))
+
+    # Whom to ask
+
+    def headers_of(self, head: RequestHead) -> dict[str, str]:
+        """Those that decide something, by name; the first of each."""
+        wanted = self._wanted
+        found: dict[str, str] = {}
+        for name, value in head.headers:
+            if name in wanted:
+                found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        return found
+
+    def row(self, backend: int) -> int:
+        """Of the board."""
+        return self._rows[backend]
+
+    def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
+        """What is known of each at this moment."""
+        board, now_ns = self.world.board, self.world.clock()
+        fresh_ns = now_ns - FRESH_NS
+        rtt_ns = now_ns - max(self.listener.snapshot_age_ns, FRESH_NS)
+        if self.listener.mode is Mode.SNAPSHOT:
+            rtt_ns = now_ns - self.listener.snapshot_age_ns
+        out = []
+        for index in backends:
+            row = self._rows[index]
+            told = board.common(row, TOLD_AT) > fresh_ns
+            is_fresh = board.common(row, RTT_AT) > rtt_ns
+            hit = None
+            if blocks and self.cache is not None:
+                hit = self.cache.hit(index, blocks)
+            out.append(
+                Known(
+                    index,
+                    self.listener.backends[index].weight,
+                    max(0, board.in_flight(row)),
+                    board.common(row, RTT) or None if is_fresh else None,
+                    board.ttft_ns(row, fresh_ns),
+                    hit if hit is not None or not told else board.common(row, CACHE) * _THOUSANDTHS,
+                    board.common(row, USAGE) * _THOUSANDTHS if told else None,
+                    board.common(row, QUEUE) * _THOUSANDTHS if told else 0.0,
+                    board.common(row, STATE) != ILL and board.held_until_ns(row) <= now_ns,
+                )
+            )
+        return out
+
+    def may_have_leg(self, backend: int, now_ns: int) -> bool:
+        """Whether it may get one beside another; if so, that is counted."""
+        return self.listener.race.extra_legs > 0 and self._extra[backend].take(now_ns)
+
+    def hedge_ns(self, model: str) -> int:
+        """How long a first token is waited for before a second backend is asked."""
+        fixed = self.listener.race.hedge_ns
+        return self._hedges.delay_ns(model) if fixed is None else fixed
+
+    def hold_off(self, backend: int, until_ns: int) -> None:
+        """It is to be left alone."""
+        until_ns = min(until_ns, self.world.clock() + HELD_MOST_NS)
+        self.world.board.set_own(self._rows[backend], HELD_UNTIL, until_ns)
+
+    # What came of it
+
+    def note_prompt(self, backend: int, blocks: tuple[int, ...]) -> None:
+        """It has a prompt in its cache."""
+        if self.cache is not None:
+            self.cache.credit(backend, blocks)
+
+    def note_first_byte(self, backend: int, record: Record, took_ns: int, now_ns: int) -> None:
+        """How long a winner took to its first token, or to its head."""
+        name, board, row = (
+            self.listener.backends[backend].name,
+            self.world.board,
+            self._rows[backend],
+        )
+        before = board.own(row, TTFT)
+        board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
+        board.set_own(row, TTFT_AT, now_ns)
+        since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
+        self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        # What the first leg took, or would have taken at least.
+        self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
+
+    def note_gap(self, record: Record, gap_ns: int) -> None:
+        """Between two pieces of an answer."""
+        self.figures.time("token_gap", gap_ns, self.listener.name, record.backend, record.model)
+
+    def record(self, client: Client, head: RequestHead, first_byte_ns: int) -> Record:
+        """Of a request that begins."""
+        given = head.get(b"x-request-id")
+        name = ""
+        if given is not None and len(given) <= 128 and given.isascii():
+            name = given.decode()
+        record = Record(
+            name or f"{self._prefix}-{next(self._ids)}",
+            self.listener.name,
+            client.peer,
+            client.accepted_ns,
+            self.world.wall(),
+            first_byte_ns=first_byte_ns,
+            head_ns=self.world.clock(),
+        )
+        record.method = head.method.decode("latin-1")
+        record.path = head.path.decode("latin-1")
+        record.host = head.server_name
+        return record
+
+    def connection_record(self, peer: str, accepted_ns: int) -> Record:
+        """Of a connection that is one decision."""
+        name = f"{self._prefix}-{next(self._ids)}"
+        return Record(name, self.listener.name, peer, accepted_ns, self.world.wall())
+
+    def ended(self, record: Record) -> None:
+        """A request is over."""
+        if len(self._kept) == self._kept.maxlen:
+            oldest = self._kept[0]
+            if self._by_id.get(oldest.id) is oldest:
+                del self._by_id[oldest.id]
+        self._kept.append(record)
+        self._by_id[record.id] = record
+        self.figures.count("requests", self.listener.name, record.backend, str(record.status))
+        if record.reason:
+            self.figures.count("decisions", self.listener.name, record.mode, record.reason)
+        if self.world.config.access_log:
+            self.world.access(record.line())
+
+    # For those who look
+
+    def streams(self) -> list[dict[str, Any]]:
+        """What is under way."""
+        found = [each.exchange for each in self.connections if each.exchange is not None]
+        return [each.view() for each in found]
+
+    def decisions(self, limit: int) -> list[dict[str, Any]]:
+        """The newest that are over, newest first."""
+        return [each.summary() for each in itertools.islice(reversed(self._kept), limit)]
+
+    def explain(self, request: str) -> dict[str, Any] | None:
+        """One request; None: it is not known here."""
+        found = self._by_id.get(request)
+        if found is None:
+            for each in self.connections:
+                if each.exchange is not None and each.exchange.record.id == request:
+                    found = each.exchange.record
+        return None if found is None else found.explained()
+
+    def plain_figures(self) -> dict[str, Any]:
+        """Counters and histograms, and what is open now."""
+        busy = sum(each.exchange is not None for each in self.connections)
+        return {
+            **self.figures.plain(),
+            "gauges": [
+                ["open_connections", [self.listener.name], len(self.connections)],
+                ["open_streams", [self.listener.name], busy],
+            ],
+        }
+
+
+__all__ = ["IN_FLIGHT", "Front", "World"]
