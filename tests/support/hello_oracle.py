@@ -11,7 +11,7 @@ from functools import cache
 
 # What OpenSSL says when a hello can be read and only its versions do not suit.
 OTHER_VERSION = frozenset(
-    {"UNSUPPORTED_PROTOCOL", "INAPPROPRIATE_FALLBACK", "VERSION_TOO_LOW", "UNKNOWN_PROTOCOL"}
+    {"UNSUPPORTED_PROTOCOL", "INAPPROPRIATE_FALLBACK", "VERSION_TOO_LOW", "BAD_LEGACY_VERSION"}
 )
 
 
