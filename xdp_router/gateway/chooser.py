@@ -5,9 +5,8 @@
 * ``snapshot``: one by chance, in proportion to weight and squared score, then by policy.
 * ``inline``: the better of two that are picked at random (power of two choices), then by policy.
 
-Policies: ``score`` (:mod:`xdp_router.core.score`), and ``hcl``, which leaves the busy ones alone
-and takes the quickest of the others (Wydrowski et al., "Load is not what you should balance:
-Introducing Prequal", NSDI 2024).
+Policies: ``score`` (:mod:`xdp_router.core.score`), and ``hcl`` (:mod:`.hot_cold`), which leaves
+the busy ones alone and takes the quickest of the others.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from xdp_router.core.listeners import Listener, Policy
 from xdp_router.core.model import Mode, ScoreWeights
 from xdp_router.core.score import Measured, Terms, pick_weights, scores
 
-HCL_QUANTILE = 0.75
-"""Who has more requests in flight than this share of the candidates is hot."""
+from .hot_cold import InFlightWindow, Load, hcl
+
 NOISE_NS = 30_000
 """Round trips that differ by no more are equal."""
 
@@ -64,6 +63,7 @@ class Chooser:
         self._weights = listener.score
         self._arm = listener.control_arm
         self._turn = 0
+        self._in_flight = InFlightWindow()
 
     def order(
         self, candidates: Sequence[Known], urgency: float, draws: tuple[float, float, float]
@@ -104,18 +104,10 @@ class Chooser:
         turned = math.floor(draw * len(candidates))
         shuffled = [*candidates[turned:], *candidates[:turned]]
         if self._policy is Policy.HCL:
-            bound = _quantile([each.load for each in candidates if each.available])
-            return [
-                each.index
-                for each in sorted(
-                    shuffled,
-                    key=lambda each: (
-                        not each.available,
-                        each.load > bound,
-                        each.load if each.load > bound else _latency(each),
-                    ),
-                )
-            ]
+            loads = [Load(each.in_flight, _latency(each) or None) for each in shuffled]
+            self._in_flight.note(loads)
+            ranked = [shuffled[at] for at in hcl(loads, self._in_flight.line)]
+            return [each.index for each in sorted(ranked, key=lambda each: not each.available)]
         return [
             each.index
             for each in sorted(
@@ -158,12 +150,6 @@ def _cost(each: Known) -> tuple[float, float]:
 
 def _latency(each: Known) -> int:
     return each.ttft_ns or each.rtt_ns or 0
-
-
-def _quantile(loads: Sequence[float]) -> float:
-    if not loads:
-        return 0.0
-    return sorted(loads)[min(len(loads) - 1, math.floor(HCL_QUANTILE * len(loads)))]
 
 
 def _urgent(weights: ScoreWeights, urgency: float) -> ScoreWeights:

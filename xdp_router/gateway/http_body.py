@@ -130,7 +130,7 @@ class BodyReader:
                 if self._decode:
                     self.payload.append(data[at:end])
                 at = end
-            elif state == _SIZE or state == _NEXT:
+            elif state != _TRAILER and state != _BROKEN:
                 at = self._size_line(data, at, size)
             elif state == _TRAILER:
                 at = self._trailer_line(data, at, size)

@@ -123,7 +123,7 @@ def read_trailer(line: bytes, status: int) -> None:
 
 def tokens(values: list[bytes]) -> list[bytes]:
     """Return the members of a comma-separated field, in lower case."""
-    if len(values) == 1 and b"," not in values[0]:
+    if len(values) == 1 and values[0] and b"," not in values[0]:
         return [values[0].lower()]
     members = (part.strip(b" \t").lower() for value in values for part in value.split(b","))
     return [member for member in members if member]

@@ -207,6 +207,15 @@ class HeadReader:
         limit = self._limits.head_bytes
         start = self._searched
         end = buffer.find(b"\r\n\r\n", max(0, start - 3), limit)
+        if end >= 0 and start == 0:
+            # The usual case, at a tenth of the price of the search below.
+            raw = bytes(buffer[: end + 4])
+            lines = raw.count(b"\r\n")
+            if raw.count(b"\n") == lines == raw.count(b"\r") and (
+                line_limit is None or raw.find(b"\r\n") <= line_limit
+            ):
+                del buffer[: end + 4]
+                return raw
         size = min(len(buffer), limit) if end < 0 else end + 4
         odd = _BARE.search(buffer, max(0, start - 1), size)
         wrong_at = odd.end() if odd is not None else size + 1

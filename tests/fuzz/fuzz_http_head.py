@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any bytes are the same messages or the same error whether they come whole or one at a time,
+and what is accepted is read again, once sent on, as a message with the same end.
+
+The first byte chooses the side: even for a client's requests, odd for a backend's answers.
+"""
+
+from __future__ import annotations
+
+from tests.support.http_talk import requests, responses, singly
+from xdp_router.gateway.http_forward import request_to_backend, response_to_client
+from xdp_router.gateway.http_head import (
+    Framing,
+    HeadLimits,
+    RequestHead,
+    read_request,
+    read_response,
+)
+
+# Small, so that a fuzzer reaches them.
+LIMITS = HeadLimits(head_bytes=512, headers=12, target_bytes=64)
+# What a head grows by when it is sent on is not its sender's fault.
+WIDE = HeadLimits(head_bytes=4096, headers=40, target_bytes=128)
+
+
+def TestOneInput(data: bytes) -> None:
+    """Check one input; any exception is a finding."""
+    stream = data[1:]
+    if data[:1] and data[0] & 1:
+        method = b"HEAD" if data[0] & 2 else b"GET"
+        whole = responses([stream], [method], LIMITS)
+        assert whole == responses(singly(stream), [method], LIMITS)
+    else:
+        method = b""
+        whole = requests([stream], LIMITS)
+        assert whole == requests(singly(stream), LIMITS)
+    for message in whole.messages:
+        head = message.head
+        assert head.raw in stream
+        assert (head.framing is Framing.LENGTH) or head.length == 0
+        if isinstance(head, RequestHead):
+            check_request(head)
+        else:
+            again = read_response(response_to_client(head, close=False), method, WIDE)
+            assert (again.status, again.reason) == (head.status, head.reason)
+            assert (again.framing, again.length) == (head.framing, head.length)
+
+
+def check_request(head: RequestHead) -> None:
+    """Check that a backend reads the request as it was read here."""
+    sent = request_to_backend(head, host=None, forwarded_for=b"192.0.2.1", proto=b"http")
+    again = read_request(sent, WIDE)
+    assert again.target[:1] == b"/" or again.target == b"*"
+    assert (again.method, again.path, again.version) == (head.method, head.path, head.version)
+    assert again.host == head.host
+    assert (again.framing, again.length) == (head.framing, head.length)
+    assert (again.upgrade, again.expects_continue) == (head.upgrade, head.expects_continue)
