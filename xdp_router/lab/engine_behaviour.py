@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import LabError
 
@@ -82,14 +83,14 @@ class Behaviour:
 
         Raises LabError, with the key, for what is no behaviour.
         """
-        changes: dict[str, object] = {}
+        changes: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             key, _, value = part.partition("=")
             name = key.strip().replace("-", "_")
             if name not in KINDS:
                 raise LabError(f"{key.strip()!r} is no behaviour: {', '.join(map(option, KINDS))}")
             changes[name] = _value(name, value.strip())
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, **changes)
 
 
 def _kinds() -> Mapping[str, type]:
