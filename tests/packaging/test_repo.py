@@ -48,6 +48,7 @@ WITHOUT_OWN_TEST = {
     "xdp_router/core/strategy/picks.py": ("unit/test_snapshot.py", "one part of snapshot.py"),
     "xdp_router/lab/demo_story.py": ("e2e/test_demo.py", "words and tables, read from a whole run"),
     "xdp_router/lab/errors.py": ("netns/test_persist.py", "an exception, seen where it is raised"),
+    "xdp_router/lab/engine_stream.py": ("netns/test_lab_engine.py", "one part of engine.py"),
     "daemon/figures.py": ("e2e/test_metrics.py", "puts parts together"),
     "daemon/__main__.py": ("netns/test_daemon_main.py", "a process, from its first moment"),
     "cli/commands/*.py": ("unit/test_cli.py", "click commands without logic"),
