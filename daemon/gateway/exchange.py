@@ -237,6 +237,9 @@ class Exchange:
             self._front.figures.count(
                 "cancelled_legs", self._front.listener.name, self.record.legs[cancel.leg].backend
             )
+            told = self.record.legs[cancel.leg]
+            if cancel.reason is Reason.LOST and told.ready_ns:
+                self._front.note_lost(self._backend_of(leg), self._clock() - told.started_ns)
             self._let_go(leg, cancel.reason.value)
             leg.abort()
 

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,9 +63,16 @@ class World:
     clock: Callable[[], int] = time.monotonic_ns
     wall: Callable[[], float] = time.time
     pool: Pool = field(init=False)
+    _ids: Iterator[int] = field(default_factory=itertools.count)
+    _prefix: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.loop, self.clock)
+        self._prefix = f"{os.getpid():x}-{int(self.wall() * 1000) & 0xFFFFFFF:x}"
+
+    def new_id(self) -> str:
+        """Of a request, in all workers and for some days."""
+        return f"{self._prefix}-{next(self._ids):x}"
 
     @staticmethod
     def draws() -> tuple[float, float, float]:
@@ -117,8 +124,6 @@ class Front:
         self._wanted = _TENANT_HEADERS | self.routes.wants_headers
         self._kept: deque[Record] = deque(maxlen=world.config.decisions_kept or 1)
         self._by_id: dict[str, Record] = {}
-        self._ids = itertools.count(1)
-        self._prefix = f"{os.getpid():x}-{int(world.wall() * 1000) & 0xFFFFFFF:x}"
 
     def connection(self) -> asyncio.Protocol:
         """A protocol for one that was accepted."""
@@ -258,6 +263,16 @@ class Front:
         # What the first leg took, or would have taken at least.
         self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
 
+    def note_lost(self, backend: int, lasted_ns: int) -> None:
+        """A leg was given up that had no first byte by then: it takes that long, or longer.
+
+        Who never wins would count as one of whom nothing is known, and be asked first.
+        """
+        board, row = self.world.board, self._rows[backend]
+        if board.own(row, TTFT) < lasted_ns:
+            board.set_own(row, TTFT, lasted_ns)
+            board.set_own(row, TTFT_AT, self.world.clock())
+
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""
         self.figures.time("token_gap", gap_ns, self.listener.name, record.backend, record.model)
@@ -269,7 +284,7 @@ class Front:
         if given is not None and len(given) <= 128 and given.isascii():
             name = given.decode()
         record = Record(
-            name or f"{self._prefix}-{next(self._ids)}",
+            name or self.world.new_id(),
             self.listener.name,
             client.peer,
             client.accepted_ns,
@@ -284,8 +299,8 @@ class Front:
 
     def connection_record(self, peer: str, accepted_ns: int) -> Record:
         """Of a connection that is one decision."""
-        name = f"{self._prefix}-{next(self._ids)}"
-        return Record(name, self.listener.name, peer, accepted_ns, self.world.wall())
+        name = self.listener.name
+        return Record(self.world.new_id(), name, peer, accepted_ns, self.world.wall())
 
     def ended(self, record: Record) -> None:
         """A request is over."""
