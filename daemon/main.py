@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``xdp-routerd``: attach, detach, check.
+"""``xdp-routerd``: attach, detach, gateway, check.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration error, 128 + number: by a signal, before
 it was ready.
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ import click
 
 from xdp_router import __version__
 from xdp_router.adapters import completion
-from xdp_router.adapters.control import DEFAULT_CONTROL_PATH, group_id
+from xdp_router.adapters.control import (
+    DEFAULT_CONTROL_PATH,
+    DEFAULT_GATEWAY_CONTROL_PATH,
+    group_id,
+)
 from xdp_router.adapters.loader import CHOICES
 from xdp_router.adapters.pins import DEFAULT_ROOT
 from xdp_router.adapters.xdp_link import AttachMode
@@ -109,6 +114,35 @@ _pins_option = click.option(
 )
 
 
+_log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="console",
+    show_default=True,
+    help="Form of the log lines on stderr.",
+)
+
+
+def _until_stopped(log_format: str, work: Callable[[Signals], Coroutine[Any, Any, None]]) -> None:
+    """Run what ends by a signal."""
+    signals = Signals()
+    signals.install()
+    streams.hold_standard_streams()
+    log = streams.LogStream(sys.stderr)
+    log.lost_line = logs.configure(log_format, log)
+    # What libraries have to say must not wait for a reader either.
+    logging.basicConfig(stream=log, format="%(name)s: %(message)s")
+    try:
+        with garbage.postponed():
+            asyncio.run(work(signals))
+    except Interrupted as error:
+        log.write(f"{str(error).capitalize()}.\n")
+        raise click.exceptions.Exit(128 + signals.number) from error
+    finally:
+        signals.ignore()
+        log.close()
+
+
 @main.command(cls=_OrderedCommand)
 @click.argument(
     "interfaces",
@@ -189,13 +223,7 @@ _pins_option = click.option(
     help="Group whose members may use the control socket; default: the daemon's own.",
 )
 @_pins_option
-@click.option(
-    "--log-format",
-    type=click.Choice(logs.FORMATS),
-    default="console",
-    show_default=True,
-    help="Form of the log lines on stderr.",
-)
+@_log_format_option
 @click.pass_context
 def attach(
     ctx: click.Context,
@@ -252,22 +280,7 @@ def attach(
         source=source,
         document=None if source is not None else document_of_flags(ctx.meta["targets"], mode),
     )
-    signals = Signals()
-    signals.install()
-    streams.hold_standard_streams()
-    log = streams.LogStream(sys.stderr)
-    log.lost_line = logs.configure(log_format, log)
-    # What libraries have to say must not wait for a reader either.
-    logging.basicConfig(stream=log, format="%(name)s: %(message)s")
-    try:
-        with garbage.postponed():
-            asyncio.run(run(config, options, signals))
-    except Interrupted as error:
-        log.write(f"{str(error).capitalize()}.\n")
-        raise click.exceptions.Exit(128 + signals.number) from error
-    finally:
-        signals.ignore()
-        log.close()
+    _until_stopped(log_format, lambda signals: run(config, options, signals))
 
 
 @main.command()
@@ -290,6 +303,47 @@ def detach(interfaces: tuple[str, ...], pins: Path) -> None:
 
 
 @main.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="Listeners and settings (TOML).",
+)
+@click.option(
+    "--control",
+    envvar="XDP_ROUTER_GATEWAY_CONTROL",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_GATEWAY_CONTROL_PATH,
+    show_default=True,
+    show_envvar=True,
+    metavar="PATH",
+    help="Control socket. A gateway that runs with the same hands over.",
+)
+@click.option(
+    "--control-group",
+    envvar="XDP_ROUTER_CONTROL_GROUP",
+    metavar="GROUP",
+    help="Group whose members may look; default: the gateway's own.",
+)
+@_log_format_option
+def gateway(config_file: Path, control: Path, control_group: str | None, log_format: str) -> None:
+    """Route by what connections say: serve the listeners of FILE until SIGTERM or Ctrl-C.
+
+    Streams are finished then, for as long as drain_timeout; a second signal ends them. Needs no
+    root but for ports below 1024.
+    """
+    # Here, because attach needs none of it.
+    from .gateway.supervisor import GatewayOptions, run
+
+    group = group_id(control_group) if control_group else None
+    options = GatewayOptions(control, group, log_format)
+    file = ConfigFile(config_file)
+    _until_stopped(log_format, lambda signals: run(file, options, signals))
+
+
+@main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def check(file: Path) -> None:
     """Check a configuration file; nothing is attached."""
@@ -301,7 +355,12 @@ def check(file: Path) -> None:
         click.echo(f"Warning: {each.text}: {each.mend}", err=True)
     for overload in overloads(config.services, config.settings.probe_rate):
         click.echo(f"Warning: {overload.text}: {overload.mend}", err=True)
-    click.echo(f"{file}: good; services: {len(config.services)}, backends: {backends}")
+    listeners = config.gateway.listeners
+    more = ""
+    if listeners:
+        servers = sum(len(listener.backends) for listener in listeners)
+        more = f"; listeners: {len(listeners)}, their backends: {servers}"
+    click.echo(f"{file}: good; services: {len(config.services)}, backends: {backends}{more}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class Signals:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._on_hangup: Callable[[], object] = _nothing
+        self._on_again: Callable[[], object] = _nothing
 
     def install(self) -> None:
         """Begin, before there is an event loop. Main thread only."""
@@ -38,9 +39,16 @@ class Signals:
             signal.signal(number, self._stopped)
         signal.signal(signal.SIGHUP, self._hung_up)
 
-    def connect(self, stop: asyncio.Event, on_hangup: Callable[[], object]) -> None:
-        """Tell the running event loop from now on, and of what has come already."""
+    def connect(
+        self,
+        stop: asyncio.Event,
+        on_hangup: Callable[[], object],
+        on_again: Callable[[], object] | None = None,
+    ) -> None:
+        """Tell the running event loop from now on, and of what has come already. ``on_again`` is
+        called for each further signal that stops: somebody does not want to wait."""
         self._loop, self._stop, self._on_hangup = asyncio.get_running_loop(), stop, on_hangup
+        self._on_again = on_again or _nothing
         if self.number:
             stop.set()
 
@@ -52,6 +60,8 @@ class Signals:
     # These run between any two steps of the main thread, so they do as little as can be.
 
     def _stopped(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            self._wake(self._on_again)
         self.number = self.number or number
         if self._stop is not None:
             self._stop.set()

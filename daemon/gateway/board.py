@@ -7,9 +7,14 @@ are aligned and written whole, so a reader sees the former or the new value and 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from typing import Final
+
+from xdp_router.core.errors import XdpRouterError
 
 ROWS: Final = 4_096
 """Backends, told apart by their addresses, that a gateway can have in its life."""
@@ -26,8 +31,17 @@ until when the backend has asked to be left alone."""
 _OWN: Final = 4
 UNKNOWN, WELL, ILL = range(3)
 _SLOT_WORDS: Final = ROWS * _OWN
-_HEAD: Final = 8
+_PIDS: Final = 8
+_HEAD: Final = _PIDS + SLOTS
 _WORDS: Final = _HEAD + ROWS * _COMMON + SLOTS * _SLOT_WORDS
+
+
+LAYOUT: Final = (1, ROWS, SLOTS, _HEAD, _COMMON, _OWN)
+"""Who has the same can share the memory; the first number changes with the words' meaning."""
+
+
+class NoSlot(XdpRouterError):
+    """There are as many workers as there can be."""
 
 
 class Board:
@@ -102,6 +116,42 @@ class Board:
             if self._words[at]:  # an untouched page stays one
                 self._words[at] = 0
 
+    def claim(self, fd: int, pid: int) -> int:
+        """A slot for a worker, empty; those of workers that are gone are free. Raises NoSlot.
+
+        ``fd``: of the memory, by which two supervisors, of whom one hands over, do not meet.
+        """
+        with _alone(fd):
+            for slot in range(SLOTS):
+                owner = self._words[_PIDS + slot]
+                if owner == 0 or not _lives(owner):
+                    self.clear_slot(slot)
+                    self._words[_PIDS + slot] = pid
+                    self.slots_used = max(self.slots_used, slot + 1)
+                    return slot
+        raise NoSlot(
+            f"{SLOTS} workers are there, those included that finish their streams: wait for them, "
+            "or lower drain_timeout"
+        )
+
+    def release(self, fd: int, slot: int) -> None:
+        """The worker of a slot has ended."""
+        with _alone(fd):
+            self.clear_slot(slot)
+            self._words[_PIDS + slot] = 0
+            used = self.slots_used
+            while used and not self._words[_PIDS + used - 1]:
+                used -= 1
+            self.slots_used = used
+
+    def clear_row(self, row: int) -> None:
+        """Another backend has it from now on."""
+        for word in range(_COMMON):
+            self.say(row, word, 0)
+        for slot in range(self.slots_used):
+            for word in range(_OWN):
+                self._words[self._at(slot, row) + word] = 0
+
     def close(self) -> None:
         """Let go of the memory."""
         self._words.release()
@@ -110,3 +160,22 @@ class Board:
     @staticmethod
     def _at(slot: int, row: int) -> int:
         return _HEAD + ROWS * _COMMON + slot * _SLOT_WORDS + row * _OWN
+
+
+@contextlib.contextmanager
+def _alone(fd: int) -> Iterator[None]:
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(fd, fcntl.LOCK_UN)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -7,14 +7,19 @@ connection that waits in one is never reset.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
 
 BACKLOG = 4_096
+PATIENCE_S = 2.0
+"""How long an address may still be somebody's at a start."""
+_POLL_S = 0.02
 
 
 class ListenError(XdpRouterError):
@@ -36,9 +41,18 @@ class ListeningSockets:
         return self._sockets
 
     def prepare(self, config: GatewayConfig) -> None:
+<<<<<<< HEAD
         """Have as many as workers for each listener. ListenError: nothing has changed."""
+=======
+        """Have as many as workers for each listener. Raises ListenError: then nothing changes."""
+>>>>>>> 04fe9c404920bc4b9c58b53d266ec2b79e3abe74
         made: list[tuple[str, socket.socket]] = []
+        ours = {sock.getsockname()[1] for each in self._sockets.values() for sock in each}
         try:
+            for listener in config.listeners:
+                # Beside a wildcard of ours it would find us; the kernel lets both be.
+                if listener.address.port not in ours:
+                    _require_free(listener)
             for listener in config.listeners:
                 missing = config.workers - len(self.of(listener.address))
                 for _ in range(missing):
@@ -69,32 +83,57 @@ class ListeningSockets:
         self._sockets.clear()
 
 
+def _require_free(listener: Listener) -> None:
+    """Raise ListenError if somebody else listens there: with SO_REUSEPORT the kernel would let a
+    process of the same user share the address, and the connections."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with _socket(listener, share=False) as sock:
+                sock.bind((listener.address.host, listener.address.port))
+            return
+        except OSError as error:
+            # Workers whose supervisor was killed let go of it in a moment.
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+                raise _error(listener, error) from error
+        time.sleep(_POLL_S)
+
+
 def _listen(listener: Listener) -> socket.socket:
-    address = listener.address
-    is_ipv6 = ipaddress.ip_address(address.host).version == 6
-    sock = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+    sock = _socket(listener, share=True)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Accepted sockets have it from here: a small write must not wait for an ACK.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if is_ipv6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind((address.host, address.port))
+        sock.bind((listener.address.host, listener.address.port))
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ListenError(
-            f"listener {listener.name!r}: cannot listen on {address}: {error.strerror}: "
-            f"{_mend(error)}"
-        ) from error
+        raise _error(listener, error) from error
     return sock
+
+
+def _socket(listener: Listener, *, share: bool) -> socket.socket:
+    is_ipv6 = ipaddress.ip_address(listener.address.host).version == 6
+    sock = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if share:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    # Accepted sockets have it from here: a small write must not wait for an ACK.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if is_ipv6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return sock
+
+
+def _error(listener: Listener, error: OSError) -> ListenError:
+    return ListenError(
+        f"listener {listener.name!r}: cannot listen on {listener.address}: {error.strerror}: "
+        f"{_mend(error)}"
+    )
 
 
 def _mend(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return "ports below 1024 need root or CAP_NET_BIND_SERVICE"
-    if error.strerror == "Cannot assign requested address":
+    if error.errno == errno.EADDRNOTAVAIL:
         return "no interface of this host has the address"
     return "see who has it: ss -ltnp"

@@ -25,6 +25,7 @@ from typing import Any, Final
 from xdp_router.core.errors import XdpRouterError
 
 DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
+DEFAULT_GATEWAY_CONTROL_PATH: Final = "/run/xdp-router/gateway.sock"
 
 Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
 """Takes the request's arguments, returns what JSON can express, or raises CommandError.

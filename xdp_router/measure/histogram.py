@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Self
 
 _BITS = 6
 _WIDE = 1 << _BITS
@@ -98,6 +99,26 @@ class Buckets:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0
+
+    @classmethod
+    def of(cls, bounds: Sequence[int], counts: Sequence[int], total: int) -> Self:
+        """What was counted elsewhere: as many counts as bounds, and that of what is beyond."""
+        made = cls(bounds)
+        if len(counts) != len(bounds) + 1:
+            raise ValueError(f"{len(counts)} counts for {len(bounds)} bounds")
+        made._counts = list(counts)
+        made.total = total
+        return made
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """As ``of`` takes them."""
+        return self._counts
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        """As they were given."""
+        return self._bounds
 
     @property
     def count(self) -> int:

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hitless restart: a new gateway gets from the running one what it listens with.
+
+    successor -> {"want": "handover", "version": 1}
+    former    -> {"sockets": [[address, count]...], "rows": {...}, "layout": [...], "metrics": ...}
+    successor -> {"next": N}
+    former    -> descriptors from the N-th on, in that order, the board before all; again if need be
+    successor -> {"ready": true}       its workers serve
+    former    -> {"yours": true}       its control socket and metrics are closed, its workers retire
+
+Until ``ready`` has come nothing of the former one is changed, and it goes on when the successor
+hangs up. Over a unix socket beside the control socket, which only root and the gateway's own user
+may use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from xdp_router.core.errors import XdpRouterError
+
+VERSION: Final = 1
+ANSWER_S: Final = 10.0
+START_S: Final = 120.0
+"""How long a successor may take until its workers serve."""
+_LINE_MAX: Final = 4 << 20
+_FDS_AT_ONCE: Final = 200
+"""The kernel takes 253 (SCM_MAX_FD)."""
+_PEER: Final = struct.Struct("=3i")  # struct ucred: process, user, group
+
+_log = structlog.get_logger()
+
+
+class HandoverError(XdpRouterError):
+    """The running gateway does not hand over; the text says why."""
+
+
+def handover_path(control: Path) -> Path:
+    """Where a gateway with that control socket hands over."""
+    return control.with_name(control.name + ".handover")
+
+
+@dataclass(slots=True)
+class Legacy:
+    """What a successor gets. ``layout``: of the board, which must be the successor's, too."""
+
+    board_fd: int
+    layout: Sequence[int]
+    rows: Mapping[str, int]
+    sockets: Mapping[str, Sequence[socket.socket]]
+    metrics: Sequence[Any] | None
+    pid: int = field(default_factory=os.getpid)
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        os.close(self.board_fd)
+        for some in self.sockets.values():
+            for sock in some:
+                sock.close()
+
+
+class _Line:
+    """JSON lines and descriptors over a socket, in the running loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._rest = b""
+
+    async def send(self, value: Mapping[str, object]) -> None:
+        await asyncio.get_running_loop().sock_sendall(
+            self._sock, json.dumps(value).encode() + b"\n"
+        )
+
+    async def receive(self, timeout_s: float) -> dict[str, Any]:
+        """Raises HandoverError, as when it hangs up."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while b"\n" not in self._rest:
+                    data = await loop.sock_recv(self._sock, 1 << 16)
+                    if not data:
+                        raise HandoverError("it hung up")
+                    self._rest += data
+                    if len(self._rest) > _LINE_MAX:
+                        raise HandoverError("what it says is too long")
+        except TimeoutError as error:
+            raise HandoverError(f"it did not answer within {timeout_s:.0f} s") from error
+        except OSError as error:
+            raise HandoverError(error.strerror or str(error)) from error
+        line, _, self._rest = self._rest.partition(b"\n")
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise HandoverError("what it says is not JSON") from error
+        if not isinstance(value, dict):
+            raise HandoverError("what it says is no object")
+        if "refused" in value:
+            raise HandoverError(str(value["refused"]))
+        return value
+
+    async def send_fds(self, fds: Sequence[int]) -> None:
+        for begin in range(0, len(fds), _FDS_AT_ONCE):
+            # Asked for each time: with a read(2) of anything else the kernel would drop them.
+            await self.receive(ANSWER_S)
+            socket.send_fds(self._sock, [b"\0"], fds[begin : begin + _FDS_AT_ONCE])
+
+    async def receive_fds(self, count: int) -> list[int]:
+        fds: list[int] = []
+        while len(fds) < count:
+            await self.send({"next": len(fds)})
+            await _readable(self._sock)
+            data, some, flags, _ = socket.recv_fds(
+                self._sock, 1, _FDS_AT_ONCE, socket.MSG_CMSG_CLOEXEC
+            )
+            fds += some
+            if not data or not some or flags & socket.MSG_CTRUNC:
+                for fd in fds:
+                    os.close(fd)
+                raise HandoverError("descriptors were lost: see 'ulimit -n'")
+        return fds
+
+
+class HandoverServer:
+    """The running gateway's side. One successor at a time."""
+
+    def __init__(
+        self,
+        control: Path,
+        legacy: Callable[[], Legacy],
+        release: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``legacy`` raises HandoverError if there is nothing to hand over now. ``release`` is
+        awaited when the successor serves: it lets go of what can be one's only."""
+        self._path = handover_path(control)
+        self._legacy = legacy
+        self._release = release
+        self._sock: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._busy = False
+        self._served: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a successor is there that has not come to serve yet."""
+        return self._busy
+
+    def start(self) -> None:
+        """Listen. Raises HandoverError. Whoever has the control socket may take this path."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            self._path.unlink(missing_ok=True)
+            # By its directory: the path may be longer than the kernel takes.
+            folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sock.bind(f"/proc/self/fd/{folder}/{self._path.name}")
+            finally:
+                os.close(folder)
+            self._path.chmod(0o600)
+            sock.listen(8)
+        except OSError as error:
+            sock.close()
+            raise HandoverError(
+                f"cannot make the socket {self._path}: {error.strerror or error}"
+            ) from error
+        self._sock = sock
+        self._identity = self._path.stat().st_ino
+        self._task = asyncio.create_task(self._accept(sock), name="handover")
+
+    def close(self) -> None:
+        """Stop listening. Calling it again does nothing."""
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._identity:
+                self._path.unlink()
+        if self._task is not None:
+            self._task.cancel()
+        sock.close()
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            peer, _ = await loop.sock_accept(sock)
+            task = asyncio.create_task(self._serve(peer), name="successor")
+            self._served.add(task)
+            task.add_done_callback(self._served.discard)
+
+    async def _serve(self, peer: socket.socket) -> None:
+        with peer:
+            line = _Line(peer)
+            pid, user = _credentials(peer)
+            try:
+                if user not in (0, os.geteuid()):
+                    await line.send({"refused": "only root and the gateway's own user may"})
+                    return
+                if self._busy:
+                    await line.send({"refused": "another successor is about to take over"})
+                    return
+                self._busy = True
+                try:
+                    await self._hand_over(line)
+                finally:
+                    self._busy = False
+            except (HandoverError, OSError) as error:
+                _log.warning(
+                    "handover_failed", successor=pid, reason=str(error), consequence="it goes on"
+                )
+
+    async def _hand_over(self, line: _Line) -> None:
+        want = await line.receive(ANSWER_S)
+        if want.get("want") != "handover" or want.get("version") != VERSION:
+            await line.send({"refused": f"it speaks another version than {VERSION}: stop it first"})
+            return
+        try:
+            legacy = self._legacy()
+        except HandoverError as error:
+            await line.send({"refused": str(error)})
+            return
+        await line.send(
+            {
+                "pid": legacy.pid,
+                "layout": list(legacy.layout),
+                "rows": dict(legacy.rows),
+                "metrics": legacy.metrics,
+                "sockets": [[name, len(some)] for name, some in legacy.sockets.items()],
+            }
+        )
+        fds = [each.fileno() for some in legacy.sockets.values() for each in some]
+        await line.send_fds([legacy.board_fd, *fds])
+        if (await line.receive(START_S)).get("ready") is not True:
+            raise HandoverError("it did not become ready")
+        await self._release()
+        with contextlib.suppress(OSError):  # it is the one that serves, whatever became of it
+            await line.send({"yours": True})
+
+
+class Succession:
+    """The successor's side, from ``ask`` on."""
+
+    def __init__(self, sock: socket.socket, legacy: Legacy) -> None:
+        self._sock = sock
+        self._line = _Line(sock)
+        self.legacy = legacy
+
+    async def take(self) -> None:
+        """Our workers serve: have the former one let go. Raises HandoverError if it is gone."""
+        await self._line.send({"ready": True})
+        await self._line.receive(ANSWER_S)
+
+    def close(self) -> None:
+        """Hang up: before ``take`` the former one goes on."""
+        self._sock.close()
+
+
+async def ask(control: Path) -> Succession | None:
+    """Ask the running gateway for what it has; None: there is none. Raises HandoverError."""
+    path = handover_path(control)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(ANSWER_S):
+            await loop.sock_connect(sock, str(path))
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        sock.close()
+        return None
+    except (OSError, TimeoutError) as error:
+        sock.close()
+        text = getattr(error, "strerror", None) or "no answer"
+        raise HandoverError(f"the running gateway cannot be asked at {path}: {text}") from error
+    try:
+        return await _receive(sock)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, HandoverError | OSError):
+            raise HandoverError(
+                f"the running gateway ({path}) does not hand over: {error}"
+            ) from error
+        raise
+
+
+async def _receive(sock: socket.socket) -> Succession:
+    line = _Line(sock)
+    await line.send({"want": "handover", "version": VERSION})
+    said = await line.receive(ANSWER_S)
+    try:
+        counts = [(str(name), int(count)) for name, count in said["sockets"]]
+        rows = {str(key): int(value) for key, value in said["rows"].items()}
+        layout, metrics, pid = said["layout"], said["metrics"], int(said["pid"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HandoverError("what it says is not understood: stop it first") from error
+    fds = await line.receive_fds(1 + sum(count for _, count in counts))
+    board, *rest = fds
+    sockets = {
+        name: [socket.socket(fileno=rest.pop(0)) for _ in range(count)] for name, count in counts
+    }
+    for some in sockets.values():
+        for each in some:
+            each.setblocking(False)
+    return Succession(sock, Legacy(board, layout, rows, sockets, metrics, pid))
+
+
+def _credentials(peer: socket.socket) -> tuple[int, int]:
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, user, _ = _PEER.unpack(raw)
+    return pid, user
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def told() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(sock, told)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await ready
+    except TimeoutError as error:
+        raise HandoverError("it did not send what it has") from error
+    finally:
+        loop.remove_reader(sock)

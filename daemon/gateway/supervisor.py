@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lifetime of the gateway: what is acquired, in which order, and how it is let go.
+
+    configuration, certificates -> (what a running gateway hands over) | control socket
+    -> listening sockets -> workers, all ready -> (the former lets go, control socket) -> ready
+
+The supervisor never touches a client's bytes. It keeps the listening sockets for good, so neither a
+worker that dies nor another configuration nor a successor refuses a connection. A reload is a new
+generation of workers on the same sockets: when all of them serve, the former ones retire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from xdp_router.adapters.control import ControlServer
+from xdp_router.core.config import RouterConfig
+from xdp_router.core.errors import XdpRouterError
+from xdp_router.core.listeners import GatewayConfig
+from xdp_router.daemon.config_file import ConfigFile
+from xdp_router.daemon.logs import log_fault
+from xdp_router.daemon.notify import notify
+from xdp_router.daemon.signals import Interrupted, Signals
+from xdp_router.daemon.tasks import Tasks
+from xdp_router.daemon.watchdog import Watchdog
+
+from . import handover
+from .board import LAYOUT, Board
+from .certificates import check_certificates
+from .control_commands import ControlCommands
+from .figures_page import PASSING, FiguresPage
+from .generation import Document, Generation, Means
+from .handover import HandoverServer, Legacy, Succession
+from .listening import ListeningSockets
+from .prober import Prober
+from .rows import Rows, addresses
+from .totals import Totals
+from .worker_process import WorkerProcess
+
+LOOK_S: Final = 1.0
+"""How often workers are asked what they have counted."""
+
+_log = structlog.get_logger()
+
+
+class NothingToServe(XdpRouterError):
+    """A configuration without listeners."""
+
+
+class CannotReload(XdpRouterError):
+    """Not now; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """What ``gateway`` was asked for, beside its configuration."""
+
+    control: Path
+    control_group: int | None = None
+    log_format: str = "console"
+
+
+def load(file: ConfigFile) -> Document:
+    """Read the file. Raises ConfigError, CertificateError, NothingToServe."""
+    return document_of(file, file.load())
+
+
+def document_of(file: ConfigFile, config: RouterConfig) -> Document:
+    """What was read from the file, as workers get it."""
+    if not config.gateway.listeners:
+        raise NothingToServe(
+            f"{file.shown}: there is no [[listener]]: the gateway would have nothing to serve "
+            "('xdp-routerd attach' is what serves [[service]])"
+        )
+    check_certificates(config.gateway)
+    return Document(config.gateway, file.text, file.shown)
+
+
+class Supervisor:
+    """One gateway. Commands read its fields."""
+
+    def __init__(self, file: ConfigFile, document: Document, options: GatewayOptions) -> None:
+        self.file = file
+        self.state = "starting"
+        self.started_s = time.monotonic()
+        self.generations: list[Generation] = []
+        self.tasks = Tasks()
+        self._document = document
+        self._options = options
+        self._numbers = itertools.count(1)
+        self._stop = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self.reloads = self.reloads_refused = 0
+        self._page: FiguresPage | None = None
+
+    @property
+    def config(self) -> GatewayConfig:
+        """What is served."""
+        return self._document.config
+
+    @property
+    def board(self) -> Board:
+        """What workers share."""
+        return self._means.board
+
+    @property
+    def deaths(self) -> int:
+        """Workers that have ended without being told to."""
+        return self._means.totals.deaths
+
+    @property
+    def rows(self) -> Rows:
+        """Of the board."""
+        return self._means.rows
+
+    @property
+    def generation(self) -> int:
+        """Number of the one that serves."""
+        return self.generations[-1].number if self.generations else 0
+
+    @property
+    def workers(self) -> Sequence[WorkerProcess]:
+        """Of all generations that are there."""
+        return [each for generation in self.generations for each in generation.workers]
+
+    # Lifetime
+
+    async def serve(self, undo: contextlib.AsyncExitStack, signals: Signals) -> None:
+        """Serve until it is to stop, and all streams have ended. Raises what kept it from it."""
+        signals.connect(self._stop, self._hang_up, self._at_once.set)
+        undo.push_async_callback(self.tasks.cancel)
+        succession = await handover.ask(self._options.control)
+        if succession is not None:
+            undo.callback(succession.close)
+        self._acquire(succession, undo)
+        self._commands = ControlCommands(self)
+        self._handover = HandoverServer(self._options.control, self._legacy, self._release)
+        undo.push_async_callback(self._let_go)
+        former = succession.legacy.metrics if succession is not None else None
+        if succession is None:
+            await self._open_control()
+        if self.config.metrics is not None and list(self.config.metrics) != former:
+            await self._serve_metrics()
+        self._means.sockets.prepare(self.config)
+        first = Generation(next(self._numbers), self._document, self._means, self._changed.set)
+        await self._begin(first)
+        self.prober = Prober(self.board)
+        undo.push_async_callback(self.prober.close)
+        self.prober.follow(self.config, self.rows.all)
+        if succession is not None:
+            await self._succeed(succession)
+        self._means.sockets.keep_only(self.config)
+        self.state = "serving"
+        self.tasks.keep(self._look, "figures")
+        _log.info(
+            "gateway_ready",
+            listeners={each.name: str(each.address) for each in self.config.listeners},
+            workers=[each.pid for each in self.workers],
+            control=str(self._options.control),
+        )
+        notify(f"READY=1\nMAINPID={os.getpid()}")
+        self.tasks.keep(Watchdog(self._one_line).run, "watchdog")
+        await self._stop.wait()
+        self.state = "draining"
+        notify("STOPPING=1")
+        await self._drain()
+
+    def _acquire(self, succession: Succession | None, undo: contextlib.AsyncExitStack) -> None:
+        legacy = succession.legacy if succession is not None else None
+        inherits = legacy is not None and tuple(legacy.layout) == LAYOUT
+        fd = legacy.board_fd if legacy is not None and inherits else Board.create()
+        undo.callback(os.close, fd)
+        if legacy is not None and not inherits:
+            os.close(legacy.board_fd)
+        board = Board(fd)
+        undo.callback(board.close)
+        sockets = ListeningSockets(legacy.sockets if legacy is not None else None)
+        undo.callback(sockets.close)
+        self._means = Means(
+            board,
+            fd,
+            Rows(board, legacy.rows if legacy is not None and inherits else None),
+            sockets,
+            Totals(PASSING),
+            self.tasks,
+            self._options.log_format,
+        )
+
+    async def _begin(self, generation: Generation) -> None:
+        """Have its workers serve. Raises XdpRouterError: there are none then."""
+        in_use = [each for one in self.generations for each in addresses(one.config)]
+        start = asyncio.create_task(generation.start(in_use))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not start.done():
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
+                raise Interrupted("stopped before it was ready")
+            start.result()
+        finally:
+            stop.cancel()
+        self.generations.append(generation)
+
+    async def _open_control(self) -> None:
+        options = self._options
+        self._control = ControlServer(
+            options.control,
+            self._commands.reading,
+            lambda command, error: _log.error("control_fault", command=command, error=repr(error)),
+            options.control_group,
+            self._commands.changing,
+        )
+        await self._control.start()
+        self._handover.start()
+
+    async def _succeed(self, succession: Succession) -> None:
+        """Our workers serve: the former gateway lets go. What fails from here on is told only:
+        nobody but us serves any more."""
+        await succession.take()
+        _log.info("taken_over", former=succession.legacy.pid)
+        try:
+            await self._open_control()
+        except XdpRouterError as error:
+            _log.error("no_control_socket", reason=str(error), consequence="it serves all the same")
+        if self._page is None and self.config.metrics is not None:
+            try:
+                await self._serve_metrics()
+            except XdpRouterError as error:
+                _log.error("no_metrics", reason=str(error), consequence="it serves all the same")
+
+    async def _serve_metrics(self) -> None:
+        await self._stop_metrics()
+        if self.config.metrics is None:
+            return
+        page = FiguresPage(self.config.metrics, self)
+        await page.start()
+        self._page = page
+
+    async def _stop_metrics(self) -> None:
+        page, self._page = self._page, None
+        if page is not None:
+            await page.close()
+
+    async def _let_go(self) -> None:
+        """Of what can be one gateway's only."""
+        self._handover.close()
+        if hasattr(self, "_control"):
+            await self._control.close()
+        await self._stop_metrics()
+
+    def stop(self) -> None:
+        """Drain, and end."""
+        self._stop.set()
+
+    async def _drain(self) -> None:
+        _log.info("draining", connections=sum(each.open for each in self.workers))
+        self._handover.close()
+        # Before the workers': those accept until they close the last ones.
+        self._means.sockets.close()
+        for generation in self.generations:
+            generation.retire()
+        at_once: asyncio.Task[object] = asyncio.create_task(self._at_once.wait())
+        try:
+            while not all(each.ended for each in self.generations):
+                self._changed.clear()
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({changed, at_once}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if at_once.done() and self.state != "ending":
+                    self.state = "ending"
+                    _log.warning("streams_cut", connections=sum(w.open for w in self.workers))
+                    for generation in self.generations:
+                        generation.end()
+                    at_once = asyncio.create_task(asyncio.sleep(3600))
+        finally:
+            at_once.cancel()
+
+    # Another configuration
+
+    def _hang_up(self) -> None:
+        self.tasks.spawn(self._on_hangup(), "reload")
+
+    async def _on_hangup(self) -> None:
+        try:
+            await self.reload()
+        except XdpRouterError as error:
+            _log.error("reload_refused", reason=str(error), consequence="nothing has changed")
+
+    async def reload(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Read the file again, and do what it says. Raises XdpRouterError: nothing was done."""
+        try:
+            done = await self._reload(dry_run=dry_run)
+        except XdpRouterError:
+            self.reloads_refused += not dry_run
+            raise
+        self.reloads += not dry_run
+        return done
+
+    async def _reload(self, *, dry_run: bool) -> dict[str, Any]:
+        async with self._lock:
+            self._require_serving()
+            text = await asyncio.to_thread(self.file.read)
+            config = await asyncio.to_thread(self.file.parse, text)
+            former, self.file.text = self.file.text, text
+            try:
+                document = document_of(self.file, config)
+                if not dry_run:
+                    await self._bring(document)
+            except BaseException:
+                self.file.text = former
+                raise
+            if dry_run:
+                self.file.text = former
+        return {
+            "applied": not dry_run,
+            "generation": self.generation,
+            "listeners": len(document.config.listeners),
+            "workers": document.config.workers,
+        }
+
+    def _require_serving(self) -> None:
+        if self.state != "serving":
+            raise CannotReload(f"the gateway is {self.state}: nothing has changed")
+        if self._handover.busy:
+            raise CannotReload("a successor is about to take over: it has read the file itself")
+
+    async def _bring(self, document: Document) -> None:
+        sockets, former = self._means.sockets, self._document
+        await asyncio.to_thread(sockets.prepare, document.config)
+        try:
+            if document.config.metrics != self.config.metrics:
+                await self._move_metrics(document)
+            new = Generation(next(self._numbers), document, self._means, self._changed.set)
+            await self._begin(new)
+        except BaseException:
+            sockets.keep_only(former.config)
+            if self._document is not former:
+                await self._move_metrics(former)
+            raise
+        self._document = document
+        sockets.keep_only(document.config)
+        self.prober.follow(document.config, self.rows.all)
+        for each in self.generations[:-1]:
+            each.retire()
+        self._forget_ended()
+        _log.info(
+            "reloaded",
+            generation=new.number,
+            listeners={each.name: str(each.address) for each in document.config.listeners},
+            workers=[each.pid for each in new.workers],
+        )
+
+    async def _move_metrics(self, document: Document) -> None:
+        """Serve them where a configuration says; where they were, if that does not work."""
+        former, self._document = self._document, document
+        try:
+            await self._serve_metrics()
+        except XdpRouterError:
+            self._document = former
+            with contextlib.suppress(XdpRouterError):
+                await self._serve_metrics()
+            raise
+
+    # Handing over
+
+    def _legacy(self) -> Legacy:
+        if self.state != "serving" or self._lock.locked():
+            state = "reloading" if self.state == "serving" else self.state
+            raise handover.HandoverError(f"it is {state}: try again in a moment")
+        means, metrics = self._means, self.config.metrics
+        return Legacy(
+            means.board_fd,
+            LAYOUT,
+            means.rows.all,
+            means.sockets.all(),
+            list(metrics) if metrics is not None else None,
+        )
+
+    async def _release(self) -> None:
+        """A successor serves on the same sockets."""
+        self.state = "handed over"
+        _log.info("handed_over", consequence="it finishes its streams, and ends")
+        await self._let_go()
+        await self.prober.close()
+        self._stop.set()
+
+    # Looking
+
+    async def look(self) -> None:
+        """Have the newest figures of all workers."""
+        await asyncio.gather(*(each.look() for each in self.workers))
+
+    async def _look(self) -> None:
+        while True:
+            await self.look()
+            self._forget_ended()
+            await asyncio.sleep(LOOK_S)
+
+    def _forget_ended(self) -> None:
+        self.generations = [each for each in self.generations if not each.ended]
+
+    @property
+    def totals(self) -> Totals:
+        """What workers that have ended had counted."""
+        return self._means.totals
+
+    def _one_line(self) -> str:
+        """For ``systemctl status``."""
+        connections = sum(each.open for each in self.workers)
+        return f"{len(self.config.listeners)} listeners, {connections} connections"
+
+
+async def run(file: ConfigFile, options: GatewayOptions, signals: Signals) -> None:
+    """Serve until SIGTERM or SIGINT, or until a successor has taken over."""
+    document = load(file)
+    asyncio.get_running_loop().set_exception_handler(log_fault)
+    async with contextlib.AsyncExitStack() as undo:
+        await Supervisor(file, document, options).serve(undo, signals)
+    _log.info("stopped")

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker, as the supervisor sees it: a process, the channel to it, its slot of the board."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+import xdp_router
+from xdp_router.core.errors import XdpRouterError
+
+from .board import Board
+from .channel import Channel, ChannelClosed, Refused
+from .totals import Figures
+
+READY_S: Final = 60.0
+"""How long a worker may take until it serves: on a busy machine the imports alone take seconds."""
+ASK_S: Final = 5.0
+GRACE_S: Final = 5.0
+"""How long beyond its time a worker may take to end, before it is killed."""
+
+_MODULE = "xdp_router.daemon.gateway.worker"
+_log = structlog.get_logger()
+
+
+class WorkerFailed(XdpRouterError):
+    """A worker has not come to serve; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is started for. ``sockets``: its own, by the address that they listen on."""
+
+    text: str
+    label: str
+    rows: Mapping[str, int]
+    sockets: Mapping[str, Sequence[socket.socket]]
+    log_format: str
+
+
+class WorkerProcess:
+    """Made by ``start``; gone when ``ended`` returns."""
+
+    def __init__(self, number: int, board: Board, board_fd: int) -> None:
+        self.number = number
+        self.state = "starting"
+        self.started_s = time.monotonic()
+        self.open = 0
+        self.figures: Figures = {}
+        self._board = board
+        self._board_fd = board_fd
+        self._slot = -1
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def slot(self) -> int:
+        """Of the board."""
+        return self._slot
+
+    async def start(self, task: Task) -> None:
+        """Start the process, and return when it serves. Raises WorkerFailed: there is none."""
+        try:
+            await self._start(task)
+        except (OSError, Refused, ChannelClosed, TimeoutError) as error:
+            self.kill()
+            await self.ended()
+            raise WorkerFailed(f"a worker did not start: {_reason(error)}") from error
+        except BaseException:
+            self.kill()
+            raise
+        self.state = "serving"
+
+    async def _start(self, task: Task) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours, self._told)
+        fds = {name: [each.fileno() for each in some] for name, some in task.sockets.items()}
+        with theirs:
+            self._spawn(
+                task.log_format, theirs.fileno(), [each for some in fds.values() for each in some]
+            )
+        self._watch_exit()
+        self._slot = self._board.claim(self._board_fd, self.pid)
+        await self._channel.open()
+        await self._channel.ask(
+            "begin",
+            READY_S,
+            text=task.text,
+            label=task.label,
+            slot=self._slot,
+            board=self._board_fd,
+            rows=task.rows,
+            sockets=fds,
+        )
+
+    def _spawn(self, log_format: str, channel: int, sockets: Sequence[int]) -> None:
+        self._process = subprocess.Popen(
+            # -P: what lies in the current directory is not imported.
+            [sys.executable, "-P", "-m", _MODULE, log_format, str(channel)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[channel, self._board_fd, *sockets],
+            env=_environment(),
+        )
+
+    def _watch_exit(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._exited: asyncio.Future[int] = loop.create_future()
+        pidfd = os.pidfd_open(self.pid)
+
+        def gone() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            if not self._exited.done():
+                self._exited.set_result(self._process.wait())
+
+        loop.add_reader(pidfd, gone)
+
+    async def ask(self, what: str, **args: object) -> Any:
+        """Ask it; None if it does not answer, as when it is about to end."""
+        try:
+            return await self._channel.ask(what, ASK_S, **args)
+        except (ChannelClosed, Refused, TimeoutError):
+            return None
+
+    async def look(self) -> None:
+        """Have its newest figures."""
+        answer = await self.ask("figures")
+        if answer is not None:
+            self._told("last", answer)
+
+    def _told(self, what: str, args: Mapping[str, Any]) -> None:
+        if what == "last":
+            self.open, self.figures = args["open"], args["figures"]
+
+    async def retire(self, timeout_ns: int) -> None:
+        """Have it take nothing more, finish what it has in that time, and end."""
+        self.state = "retiring"
+        await self.ask("retire", timeout_ns=timeout_ns)
+        try:
+            async with asyncio.timeout(timeout_ns / 1e9 + GRACE_S):
+                await asyncio.shield(self._exited)
+        except TimeoutError:
+            _log.warning("worker_killed", pid=self.pid, reason="it did not end in its time")
+            self.kill()
+
+    def end(self) -> None:
+        """End it now, whatever it has."""
+        self.kill()
+
+    def kill(self) -> None:
+        """The same by force."""
+        if hasattr(self, "_process"):
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+    async def ended(self) -> int:
+        """Its exit status, when it is gone, its last words were heard and its slot is free."""
+        if not hasattr(self, "_exited"):
+            return -1
+        status = await asyncio.shield(self._exited)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                await self._channel.ended()
+        self._channel.close()
+        if self._slot >= 0:
+            self._board.release(self._board_fd, self._slot)
+            self._slot = -1
+        self.state = "ended"
+        return status
+
+    def __str__(self) -> str:
+        return f"worker {self.number}"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this very package to be found, and without what is meant for us alone."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+    }
+    root = str(Path(xdp_router.__file__).parents[1])
+    former = [each for each in kept.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return {**kept, "PYTHONPATH": os.pathsep.join([root, *former])}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"it was not ready within {READY_S:.0f} s"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
