@@ -1,60 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker counts for its listeners, in a form that can be added up over workers."""
+"""What a worker counts for its listeners, in the form that :mod:`.totals` adds up."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from typing import Any
+
+from xdp_router.measure.histogram import Buckets
+
+from . import totals
 
 BOUNDS_MS = (
-    1,
-    2,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    30_000,
-    60_000,
-)  # fmt: skip - one line each would say less
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
+)  # fmt: skip
 """Upper bounds of the histograms' buckets."""
 _BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)
-
-Labels = tuple[str, ...]
+LABELS_MOST = 1_000
+"""Combinations of labels of one metric: names of models come from requests."""
 
 
 class Figures:
     """Counters by name and labels, and histograms of times likewise."""
 
     def __init__(self) -> None:
-        self.counters: defaultdict[tuple[str, Labels], int] = defaultdict(int)
-        self.histograms: dict[tuple[str, Labels], list[int]] = {}
+        self._counters: defaultdict[str, dict[tuple[str, ...], int]] = defaultdict(dict)
+        self._times: defaultdict[str, dict[tuple[str, ...], Buckets]] = defaultdict(dict)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
-        """Add to a counter."""
-        self.counters[name, labels] += by
+        """Add to a counter; its name is that of the metric without ``_total``."""
+        rows = self._counters[name]
+        rows[labels] = rows.get(labels, 0) + by
 
     def time(self, name: str, value_ns: int, *labels: str) -> None:
-        """Take in a time. The list has a number for each bound, then beyond, then the sum in ns."""
-        key = name, labels
-        buckets = self.histograms.get(key)
+        """Take in a time of a histogram; without its label, the last one, if those are too many."""
+        rows = self._times[name]
+        buckets = rows.get(labels)
         if buckets is None:
-            buckets = self.histograms[key] = [0] * (len(_BOUNDS_NS) + 2)
-        buckets[bisect_left(_BOUNDS_NS, value_ns)] += 1
-        buckets[-1] += value_ns
+            if len(rows) >= LABELS_MOST:
+                labels = (*labels[:-1], "")
+            buckets = rows.setdefault(labels, Buckets(_BOUNDS_NS))
+        buckets.add(value_ns)
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON can have it: lists of name, labels and value."""
-        return {
-            "counters": [[name, list(labels), n] for (name, labels), n in self.counters.items()],
-            "histograms": [
-                [name, list(labels), list(n)] for (name, labels), n in self.histograms.items()
-            ],
+    def plain(self) -> totals.Figures:
+        """As JSON can have it."""
+        told: totals.Figures = {
+            f"{name}_total": [[list(labels), value] for labels, value in rows.items()]
+            for name, rows in self._counters.items()
         }
+        for name, times in self._times.items():
+            told[f"{name}_seconds"] = [
+                [
+                    list(labels),
+                    {"bounds": list(each.bounds), "counts": list(each.counts), "total": each.total},
+                ]
+                for labels, each in times.items()
+            ]
+        return told

@@ -23,11 +23,11 @@ from xdp_router.gateway.prefix_cache import PrefixCache
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
 
+from . import totals
 from .board import (
     CACHE,
     HELD_UNTIL,
     ILL,
-    IN_FLIGHT,
     QUEUE,
     RTT,
     RTT_AT,
@@ -259,7 +259,9 @@ class Front:
         board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
         board.set_own(row, TTFT_AT, now_ns)
         since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
-        self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        self.figures.time("ttfb", since_ns, self.listener.name, name)
+        if self.listener.kind is ListenerKind.LLM:
+            self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         # What the first leg took, or would have taken at least.
         self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
 
@@ -311,6 +313,11 @@ class Front:
         self._kept.append(record)
         self._by_id[record.id] = record
         self.figures.count("requests", self.listener.name, record.backend, str(record.status))
+        if record.retries:
+            self.figures.count("retries", self.listener.name, by=record.retries)
+        if record.tokens:
+            labels = self.listener.name, record.backend, record.model
+            self.figures.count("tokens", *labels, by=record.tokens)
         if record.reason:
             self.figures.count("decisions", self.listener.name, record.mode, record.reason)
         if self.world.config.access_log:
@@ -336,16 +343,12 @@ class Front:
                     found = each.exchange.record
         return None if found is None else found.explained()
 
-    def plain_figures(self) -> dict[str, Any]:
-        """Counters and histograms, and what is open now."""
+    def plain(self) -> totals.Figures:
+        """What was counted, and what is open now."""
         busy = sum(each.exchange is not None for each in self.connections)
+        name = [self.listener.name]
         return {
             **self.figures.plain(),
-            "gauges": [
-                ["open_connections", [self.listener.name], len(self.connections)],
-                ["open_streams", [self.listener.name], busy],
-            ],
+            "connections": [[name, len(self.connections)]],
+            "streams": [[name, busy]],
         }
-
-
-__all__ = ["IN_FLIGHT", "Front", "World"]

@@ -41,11 +41,7 @@ class ListeningSockets:
         return self._sockets
 
     def prepare(self, config: GatewayConfig) -> None:
-<<<<<<< HEAD
-        """Have as many as workers for each listener. ListenError: nothing has changed."""
-=======
         """Have as many as workers for each listener. Raises ListenError: then nothing changes."""
->>>>>>> 04fe9c404920bc4b9c58b53d266ec2b79e3abe74
         made: list[tuple[str, socket.socket]] = []
         ours = {sock.getsockname()[1] for each in self._sockets.values() for sock in each}
         try:

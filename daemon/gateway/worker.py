@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -35,6 +35,7 @@ from .listening import BACKLOG
 from .totals import Figures, merge
 
 DRAIN_POLL_S = 0.05
+SWEEP_S = 1.0
 HANDSHAKE_S = 10.0
 """How long a client may take for its TLS handshake."""
 LAST_WORDS_S = 5.0
@@ -45,11 +46,14 @@ _log = structlog.get_logger()
 class Worker:
     """Serves until it is told to retire, or nobody is there to tell it."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, access: Callable[[str], object]) -> None:
+        """``access``: takes lines of the access log."""
+        self._access = access
         self._channel = Channel(sock, self._handle)
         self._fronts: list[Front] = []
         self._servers: list[asyncio.Server] = []
         self._retiring: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._config = GatewayConfig()
 
     async def run(self) -> None:
@@ -95,11 +99,11 @@ class Worker:
             config = parse_config(args["text"], args["label"]).gateway
         loop = asyncio.get_running_loop()
         board = Board(args["board"], args["slot"])
-        world = World(board, args["rows"], config)
+        world = World(board, args["rows"], config, loop, self._access)
         with contextlib.ExitStack() as undo:
             undo.callback(self._stop_listening)
             for listener in config.listeners:
-                front = Front(listener, world, loop)
+                front = Front(listener, world)
                 context = server_context(listener)
                 for fd in args["sockets"].get(str(listener.address), ()):
                     server = await loop.create_server(
@@ -113,7 +117,16 @@ class Worker:
                 self._fronts.append(front)
             undo.pop_all()
         self._config = config
+        self._sweeping = asyncio.create_task(self._sweep(world))
         return {"listeners": len(config.listeners)}
+
+    async def _sweep(self, world: World) -> None:
+        """Close what has been idle, or stood still, for too long."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for front in self._fronts:
+                front.sweep()
+            world.pool.sweep()
 
     # How it ends
 
@@ -144,7 +157,7 @@ class Worker:
         return sum(front.open for front in self._fronts)
 
     def _figures(self) -> Figures:
-        return merge(front.figures() for front in self._fronts)
+        return merge(front.plain() for front in self._fronts)
 
 
 def main() -> None:
@@ -156,7 +169,7 @@ def main() -> None:
     log.lost_line = logs.configure(log_format, log)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Worker(socket.socket(fileno=fd)).run())
+            runner.run(Worker(socket.socket(fileno=fd), log.write).run())
     finally:
         log.close()
 

@@ -15,14 +15,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdp_router.core.listeners import Listener, Policy
+from xdp_router.core.listeners import Listener, ListenerKind, Policy
 from xdp_router.core.model import Mode, ScoreWeights
 from xdp_router.core.score import Measured, Terms, pick_weights, scores
 
 from .hot_cold import InFlightWindow, Load, hcl
 
-NOISE_NS = 30_000
-"""Round trips that differ by no more are equal."""
+NOISE_NS = {
+    ListenerKind.TLS: 100_000,
+    ListenerKind.HTTP: 300_000,
+    ListenerKind.LLM: 2_000_000,
+}
+"""Round trips that differ by no more are equal: what a probe takes beside the way itself, and what
+is nothing beside the time to a first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Chooser:
         self._policy = listener.policy
         self._weights = listener.score
         self._arm = listener.control_arm
+        self._noise_ns = NOISE_NS[listener.kind]
         self._turn = 0
         self._in_flight = InFlightWindow()
 
@@ -79,7 +85,7 @@ class Chooser:
                 for each in candidates
             ],
             _urgent(self._weights, urgency),
-            NOISE_NS,
+            self._noise_ns,
         )
         by_index = {each.index: term for each, term in zip(candidates, terms, strict=True)}
         if self._arm and draws[2] * 100 < self._arm:

@@ -102,10 +102,8 @@ class BodyReader:
             self._framing is Framing.CHUNKED
             and not self.done
             and (
-                not self._line
-                and self._state == _SIZE
-                or self._state == _NEXT
-                and self._line == b"\r\n"
+                (not self._line and self._state == _SIZE)
+                or (self._state == _NEXT and self._line == b"\r\n")
             )
         )
 

@@ -19,6 +19,28 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     # the workers'
     ("gateway_connections", Kind.GAUGE, _LISTENER, "clients that are connected"),
     ("gateway_connections_total", Kind.COUNTER, _LISTENER, "clients that were accepted"),
+    (
+        "gateway_connections_refused_total",
+        Kind.COUNTER,
+        ("listener", "limit"),
+        "clients beyond a limit",
+    ),
+    ("gateway_streams", Kind.GAUGE, _LISTENER, "requests under way"),
+    ("gateway_requests_total", Kind.COUNTER, (*_BACKEND, "status"), "requests that are over"),
+    ("gateway_decisions_total", Kind.COUNTER, ("listener", "mode", "reason"), "who was taken"),
+    ("gateway_legs_total", Kind.COUNTER, _BACKEND, "backends that were asked"),
+    ("gateway_hedges_total", Kind.COUNTER, _BACKEND, "of those, beside another one"),
+    ("gateway_cancelled_legs_total", Kind.COUNTER, _BACKEND, "of those, cancelled"),
+    ("gateway_failed_legs_total", Kind.COUNTER, _BACKEND, "of those, lost"),
+    ("gateway_retries_total", Kind.COUNTER, _LISTENER, "legs in the place of failed ones"),
+    ("gateway_tokens_total", Kind.COUNTER, (*_BACKEND, "model"), "events with tokens, to clients"),
+    ("gateway_loser_tokens_total", Kind.COUNTER, _BACKEND, "the same of legs that lost"),
+    ("gateway_broken_off_total", Kind.COUNTER, _BACKEND, "answers that broke off"),
+    ("gateway_refused_total", Kind.COUNTER, ("listener", "status"), "answers of our own"),
+    ("gateway_deadline_closes_total", Kind.COUNTER, ("listener", "deadline"), "closed as late"),
+    ("gateway_ttft_seconds", Kind.HISTOGRAM, (*_BACKEND, "model"), "time to the first token"),
+    ("gateway_ttfb_seconds", Kind.HISTOGRAM, (*_BACKEND,), "time to the first byte"),
+    ("gateway_token_gap_seconds", Kind.HISTOGRAM, (*_BACKEND, "model"), "between pieces"),
 )
 
 GATEWAY_METRICS = {name: Metric(name, kind, labels, text) for name, kind, labels, text in _TABLE}
