@@ -460,8 +460,13 @@ class Exchange:
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
+        self._note_sent()
         age_ms = (self._clock() - self.record.accepted_ns) // 1_000_000
         return {**self.record.summary(), "age_ms": age_ms}
+
+    def _note_sent(self) -> None:
+        if self._delivery is not None:
+            self.record.tokens, self.record.bytes_out = self._delivery.tokens, self._delivery.sent
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -488,8 +493,7 @@ class Exchange:
         self._end_legs(end)
         if self._decision is not None:
             self._front.tenants.release(self._decision.tenant)
-        if self._delivery is not None:
-            self.record.tokens, self.record.bytes_out = self._delivery.tokens, self._delivery.sent
+        self._note_sent()
         self.record.ended_ns = self._clock()
         self.record.end = end
         self._front.ended(self.record)
