@@ -10,8 +10,9 @@ from xdp_router.core.model import Mode
 from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead
 from xdp_router.gateway.prompt import Prompt
-from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings
+from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
 from xdp_router.gateway.tenants import Tenant
+from xdp_router.gateway.ttft_race import TtftRace
 
 from .record import Record
 
@@ -90,3 +91,14 @@ def decide(
         replayable=prompt is not None or head.method in IDEMPOTENT,
     )
     return Decision(order.indices, settings, request, tenant, blocks)
+
+
+def why(race: TtftRace, win: Win) -> str:
+    """In a few words, why the winner of a race has won."""
+    if win.refused:
+        return "all refused"
+    if len(race.legs) == 1:
+        return "first choice"
+    if race.hedges:
+        return "hedge won" if race.legs[win.leg].hedge else "won against a hedge"
+    return "retry"

@@ -31,7 +31,7 @@ from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
 from .board import IN_FLIGHT
-from .decision import Decision, decide
+from .decision import Decision, decide, why
 from .delivery import Delivery
 from .leg import Leg
 from .record import LegRecord, Record
@@ -282,7 +282,7 @@ class Exchange:
         now_ns = self._clock()
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
-        record.retries, record.reason = race.retries, _why(race, win)
+        record.retries, record.reason = race.retries, why(race, win)
         record.answer_ns = now_ns
         if not win.refused and answer.head.status < 500:
             took_ns = now_ns - told.started_ns
@@ -497,13 +497,3 @@ class Exchange:
         self.record.ended_ns = self._clock()
         self.record.end = end
         self._front.ended(self.record)
-
-
-def _why(race: TtftRace, win: Win) -> str:
-    if win.refused:
-        return "all refused"
-    if len(race.legs) == 1:
-        return "first choice"
-    if race.hedges:
-        return "hedge won" if race.legs[win.leg].hedge else "won against a hedge"
-    return "retry"
