@@ -110,9 +110,9 @@ class Chooser:
         turned = math.floor(draw * len(candidates))
         shuffled = [*candidates[turned:], *candidates[:turned]]
         if self._policy is Policy.HCL:
-            loads = [Load(each.in_flight, _latency(each) or None) for each in shuffled]
+            loads = [Load(math.ceil(each.load), _latency(each) or None) for each in shuffled]
             self._in_flight.note(loads)
-            ranked = [shuffled[at] for at in hcl(loads, self._in_flight.line)]
+            ranked = [shuffled[at] for at in hcl(loads, self._hot_line(loads))]
             return [each.index for each in sorted(ranked, key=lambda each: not each.available)]
         return [
             each.index
@@ -121,6 +121,13 @@ class Chooser:
                 key=lambda each: (not each.available, -terms[each.index].score, each.load),
             )
         ]
+
+    def _hot_line(self, loads: Sequence[Load]) -> int | None:
+        """Of few candidates one that is always busy is itself the quantile of what was seen: more
+        than twice what is usual among them is hot as well."""
+        line = self._in_flight.line
+        usual = sorted(each.in_flight for each in loads)[(len(loads) - 1) // 2]
+        return None if line is None else min(line, 2 * usual + 2)
 
     def _first(
         self,

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which order candidates are asked."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.support.listeners import listener
+from xdp_router.gateway.chooser import Chooser, Known
+
+MS = 1_000_000
+RNG = random.Random(7)
+
+
+def draws() -> tuple[float, float, float]:
+    """As of a worker."""
+    return RNG.random(), RNG.random(), RNG.random()
+
+
+def firsts(chooser: Chooser, known: list[Known], count: int = 600) -> Counter[int]:
+    """Who comes first, how often."""
+    return Counter(chooser.order(known, 1.0, draws()).indices[0] for _ in range(count))
+
+
+def test_a_race_asks_the_best_first() -> None:
+    """By time to the first token, cache and requests in flight together."""
+    chooser = Chooser(listener(kind="llm"))
+    known = [
+        Known(0, 1, 5, ttft_ns=90 * MS),
+        Known(1, 1, 1, ttft_ns=20 * MS, cache=0.9),
+        Known(2, 1, 2, ttft_ns=40 * MS),
+    ]
+    assert set(firsts(chooser, known)) == {1}
+    order = chooser.order(known, 1.0, draws())
+    assert sorted(order.indices) == [0, 1, 2]
+    assert order.terms[1].ttft == 1.0
+    assert order.terms[1].cache == 0.9
+
+
+def test_equals_take_turns() -> None:
+    """The first of the file is not everybody's choice."""
+    known = [Known(each, 1, 0) for each in range(3)]
+    for keys in ("", 'policy = "hcl"', 'mode = "snapshot"', 'mode = "inline"'):
+        found = firsts(Chooser(listener(keys)), known)
+        assert all(found[each] > 120 for each in range(3)), (keys, found)
+
+
+@pytest.mark.parametrize("mode", ["race", "snapshot", "inline"])
+@pytest.mark.parametrize("policy", ["score", "hcl"])
+def test_who_is_not_available_comes_last(mode: str, policy: str) -> None:
+    """It is asked only if nobody else can; and if nobody is available all are asked."""
+    chooser = Chooser(listener(f'mode = "{mode}"\npolicy = "{policy}"'))
+    known = [
+        Known(0, 1, 0, rtt_ns=1, ttft_ns=1, available=False),
+        Known(1, 1, 9, rtt_ns=9 * MS, ttft_ns=9 * MS),
+        Known(2, 1, 9, rtt_ns=9 * MS, ttft_ns=9 * MS),
+    ]
+    for _ in range(100):
+        assert chooser.order(known, 1.0, draws()).indices[-1] == 0
+    nobody = [Known(each, 1, 0, available=False) for each in range(3)]
+    assert sorted(chooser.order(nobody, 1.0, draws()).indices) == [0, 1, 2]
+
+
+def test_snapshot_shares_by_weight_and_score() -> None:
+    """Twice the weight gets twice as many; who is far away hardly any."""
+    chooser = Chooser(listener('mode = "snapshot"'))
+    known = [Known(0, 2, 0, rtt_ns=MS), Known(1, 1, 0, rtt_ns=MS), Known(2, 1, 0, rtt_ns=90 * MS)]
+    found = firsts(chooser, known, 3000)
+    assert 1.5 < found[0] / found[1] < 2.6
+    assert found[2] < found[1] / 2
+
+
+def test_inline_takes_the_better_of_two() -> None:
+    """The worst of three is never taken, the best one more often than not."""
+    chooser = Chooser(listener('mode = "inline"'))
+    known = [
+        Known(0, 1, 0, ttft_ns=10 * MS),
+        Known(1, 1, 2, ttft_ns=10 * MS),
+        Known(2, 1, 9, ttft_ns=10 * MS),
+    ]
+    found = firsts(chooser, known)
+    assert found[2] == 0
+    assert found[0] > found[1] > 0
+
+
+def test_hcl_leaves_the_busy_alone() -> None:
+    """However quick they are; among the others the quickest comes first."""
+    chooser = Chooser(listener('policy = "hcl"', kind="llm"))
+    known = [
+        Known(0, 1, 40, ttft_ns=MS),
+        Known(1, 1, 1, ttft_ns=50 * MS),
+        Known(2, 1, 2, ttft_ns=20 * MS),
+    ]
+    for _ in range(50):
+        chooser.order(known, 1.0, draws())
+    assert chooser.order(known, 1.0, draws()).indices == (2, 1, 0)
+
+
+def test_urgent_requests_weigh_latency_more() -> None:
+    """A class with a factor prefers the quick one to the one with the prompt in its cache."""
+    keys = "[listener.score]\nrtt = 0\nttft = 0.3\ncache = 0.7\nqueue = 0\n"
+    chooser = Chooser(listener(keys, kind="llm"))
+    known = [Known(0, 1, 0, ttft_ns=10 * MS, cache=0.0), Known(1, 1, 0, ttft_ns=40 * MS, cache=0.9)]
+    assert chooser.order(known, 1.0, draws()).indices[0] == 1
+    assert chooser.order(known, 9.0, draws()).indices[0] == 0
+
+
+def test_the_control_arm_goes_in_turn() -> None:
+    """Its share is what was asked for, and everybody who is available is in it alike."""
+    chooser = Chooser(listener("control_arm = 50"))
+    known = [Known(0, 1, 0, rtt_ns=MS), Known(1, 1, 0, rtt_ns=99 * MS), Known(2, 1, 0, rtt_ns=MS)]
+    orders = [chooser.order(known, 1.0, draws()) for _ in range(1200)]
+    control = Counter(each.indices[0] for each in orders if each.control)
+    assert 0.42 < control.total() / 1200 < 0.58
+    assert max(control.values()) - min(control.values()) <= 1
+    assert all(each.indices[0] != 1 for each in orders if not each.control)
+
+
+def test_noise_of_round_trips_is_none_of_tokens() -> None:
+    """A millisecond of way decides nothing where tokens take tens of them."""
+    known = [Known(0, 1, 0, rtt_ns=100_000), Known(1, 1, 0, rtt_ns=1_500_000)]
+    assert set(firsts(Chooser(listener(kind="llm")), known)) == {0, 1}
+    assert set(firsts(Chooser(listener(kind="http")), known)) == {0}
