@@ -212,20 +212,14 @@ class Exchange:
         backend = front.listener.backends[index]
         told = LegRecord(backend.name, self._clock())
         self.record.legs.append(told)
-        row = front.row(index)
-        front.world.board.add_own(row, IN_FLIGHT, 1)
+        front.world.board.add_own(front.row(index), IN_FLIGHT, 1)
         front.figures.count("legs", front.listener.name, backend.name)
         if start.hedge:
             self.record.hedged += 1
             front.figures.count("hedges", front.listener.name, backend.name)
-        leg = front.world.pool.leg(
-            backend.address,
-            row,
-            self,
-            start.leg,
-            front.listener.connect_timeout_ns / _NS,
-            fresh=start.fresh,
-        )  # fmt: skip - one line each would say less
+        assert self._decision is not None
+        replayable = self._decision.settings.replayable
+        leg = front.leg(index, self, start.leg, fresh=start.fresh, replayable=replayable)
         self._legs.append(leg)
         told.reused = leg.reused
         if leg.reused:

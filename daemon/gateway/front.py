@@ -40,7 +40,8 @@ from .board import (
 )
 from .client import Client
 from .figures import Figures
-from .pool import Pool
+from .leg import Leg, LegUser
+from .pool import IDLE_NS, RECENT_NS, Pool
 from .record import Record
 from .relay import Relay
 
@@ -49,6 +50,7 @@ FRESH_NS = 10_000_000_000
 HELD_MOST_NS = 60_000_000_000
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
 _THOUSANDTHS = 1e-3
+_NS = 1e9
 
 
 @dataclass(slots=True)
@@ -196,6 +198,21 @@ class Front:
     def row(self, backend: int) -> int:
         """Of the board."""
         return self._rows[backend]
+
+    def leg(
+        self, backend: int, user: LegUser, number: int, *, fresh: bool, replayable: bool
+    ) -> Leg:
+        """A connection to it. ``replayable``: the request may be sent once more if a connection
+        that was kept turns out to be closed; ``fresh``: none that was kept."""
+        waited_ns = 0 if fresh else IDLE_NS if replayable else RECENT_NS
+        return self.world.pool.leg(
+            self.listener.backends[backend].address,
+            self._rows[backend],
+            user,
+            number,
+            self.listener.connect_timeout_ns / _NS,
+            waited_ns=waited_ns,
+        )
 
     def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
         """What is known of each at this moment."""

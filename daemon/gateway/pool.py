@@ -13,6 +13,8 @@ from .leg import Leg, LegUser
 
 IDLE_NS = 4_000_000_000
 """Servers close a connection after 5 s and more without a request (uvicorn; nginx 75 s)."""
+RECENT_NS = 500_000_000
+"""For requests that cannot be repeated: hardly a server closes a connection so soon."""
 IDLE_MOST = 256
 """Connections without a request, to one backend."""
 
@@ -38,12 +40,13 @@ class Pool:
         number: int,
         timeout_s: float,
         *,
-        fresh: bool = False,
-    ) -> Leg:  # fmt: skip - one line each would say less
+        waited_ns: int = IDLE_NS,
+    ) -> Leg:
         """A connection for ``user``. One that has waited is ready at once; a new one calls
-        ``leg_ready`` or ``leg_lost``. ``fresh``: none that has waited."""
-        waiting = None if fresh else self._idle.get(address)
-        while waiting:
+        ``leg_ready`` or ``leg_lost``. ``waited_ns``: for so long at most, 0: a new one."""
+        waiting = self._idle.get(address) if waited_ns else None
+        since_ns = self._clock() - waited_ns
+        while waiting and waiting[-1].idle_since_ns >= since_ns:
             leg = waiting.pop()  # the newest: the others may run out
             if leg.transport is not None and not leg.transport.is_closing():
                 leg.take_over(user, number)
