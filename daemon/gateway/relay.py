@@ -47,7 +47,7 @@ class Relay(asyncio.Protocol):
         "_left",
         "_legs",
         "_is_ending",
-        "_failed",
+        "_eofs",
         "_order",
     )  # fmt: skip - one line each would say less
 
@@ -68,7 +68,7 @@ class Relay(asyncio.Protocol):
         self._left: list[int] = []
         self._legs: list[_Backend] = []
         self._is_ending = False
-        self._failed = False
+        self._eofs = 0
 
     @property
     def exchange(self) -> Relay | None:
@@ -118,10 +118,13 @@ class Relay(asyncio.Protocol):
             self._refuse(_UNRECOGNIZED_NAME, error.reason)
 
     def eof_received(self) -> bool:
+        if not self.record.decided_ns or self._is_ending:
+            return False
+        self._eofs += 1
         if self.backend is not None:
             self.backend.write_eof()
-            return True
-        return False
+        self._close_if_over()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -224,6 +227,8 @@ class Relay(asyncio.Protocol):
         front.note_first_byte(leg.index, record, now_ns - leg.told.started_ns, now_ns)
         leg.write(bytes(self._hello))
         self._hello.clear()
+        if self._eofs:
+            leg.write_eof()
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -249,8 +254,17 @@ class Relay(asyncio.Protocol):
 
     def backend_eof(self) -> None:
         """The backend has nothing more to say; the client may have."""
+        self._eofs += 1
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        """Both have said all: half-closed connections would stay for ever."""
+        if self._eofs == 2 and self.backend is not None:
+            self.backend.close()
+            self.close()
+            self._end("complete")
 
     def backend_lost(self, error: Exception | None) -> None:
         """Its connection is closed: so is the client's, in the same way."""

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS by name: what a ClientHello decides, and bytes that pass as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificate import write_certificate
+from tests.support.fresh_netns import in_fresh_netns
+from tests.support.gateway_client import CutOff, RawClient
+from tests.support.gateway_place import ENGINE_PORT, FIRST_PORT, Place, serving
+from tests.support.netns import wait_for
+from tests.support.scripted_backend import close, reset, scripted
+
+ROUTES = """
+[[listener.route]]
+names = ["a.example", "*.a.example"]
+backends = ["a"]
+[[listener.route]]
+names = ["b.example"]
+backends = ["b"]
+"""
+
+
+def text(keys: str = "", tables: str = ROUTES) -> str:
+    """A listener of two backends."""
+    return (
+        f'[[listener]]\nname = "front"\ntype = "tls"\naddress = "127.0.0.1:{FIRST_PORT}"\n{keys}\n'
+        f'[[listener.backend]]\nname = "a"\naddress = "127.0.0.1:{ENGINE_PORT}"\n'
+        f'[[listener.backend]]\nname = "b"\naddress = "127.0.0.1:{ENGINE_PORT + 1}"\n{tables}'
+    )
+
+
+@contextlib.contextmanager
+def echo_server(folder: Path, number: int, *names: str) -> Iterator[None]:
+    """Sends back what it gets, over TLS, until the client has closed its side."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*write_certificate(folder, *names))
+    with socket.create_server(("127.0.0.1", ENGINE_PORT + number)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=talk, args=(sock,)).start()
+
+        def talk(sock: socket.socket) -> None:
+            with contextlib.suppress(OSError), context.wrap_socket(sock, server_side=True) as peer:
+                while data := peer.recv(65536):
+                    peer.sendall(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def connected(place: Place, name: str | None, ca: Path) -> ssl.SSLSocket:
+    """A client of that name, which checks that the backend has it."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.check_hostname = name is not None
+    if name is None:
+        context.verify_mode = ssl.CERT_NONE
+    raw = socket.create_connection(place.address(), 10)
+    return context.wrap_socket(raw, server_hostname=name)
+
+
+@in_fresh_netns
+def test_the_name_decides_and_nothing_is_decrypted(tmp_path: Path) -> None:
+    """Each name reaches its own certificate; a megabyte comes back as it went."""
+    body = os.urandom(1 << 20)
+    with (
+        echo_server(tmp_path, 0, "a.example", "x.a.example"),
+        echo_server(tmp_path, 1, "b.example"),
+        serving(text(), {}) as place,
+    ):
+        for name, ca in (("a.example", "a"), ("x.a.example", "a"), ("b.example", "b")):
+            with connected(place, name, tmp_path / f"{ca}.example.pem") as client:
+                sender = threading.Thread(target=client.sendall, args=(body,))
+                sender.start()
+                found = hashlib.sha256()
+                left = len(body)
+                while left:
+                    data = client.recv(65536)
+                    assert data
+                    found.update(data)
+                    left -= len(data)
+                sender.join()
+                assert found.digest() == hashlib.sha256(body).digest()
+            told = place.last()
+            assert (told["host"], told["backend"], told["end"]) == (name, ca, "complete")
+        place.settled()
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("name", [None, "c.example"])
+def test_a_name_that_nobody_has_is_refused(tmp_path: Path, name: str | None) -> None:
+    """By the alert that says so (RFC 6066)."""
+    write_certificate(tmp_path, "a.example")
+    with serving(text(), {}) as place:
+        with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+            connected(place, name, tmp_path / "a.example.pem")
+        place.settled()
+
+
+@in_fresh_netns
+def test_what_is_no_hello_is_refused() -> None:
+    """Plain HTTP, and noise: an alert at most, and the end."""
+    with serving(text(), {}) as place:
+        for bad in (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 50):
+            with RawClient.connect(place.address()) as client:
+                client.send(bad)
+                with pytest.raises(CutOff):
+                    client._exactly(1 << 16)
+        place.settled()
+
+
+@in_fresh_netns
+def test_a_hello_that_does_not_come_is_closed(tmp_path: Path) -> None:
+    """From its first byte on; who has said nothing may wait."""
+    with serving(text('head_timeout = "100ms"'), {}) as place:
+        with RawClient.connect(place.address()) as silent:
+            with RawClient.connect(place.address()) as slow:
+                slow.send(b"\x16\x03\x01")
+                assert slow.end() is False
+            silent.sock.settimeout(0.15)
+            with pytest.raises(TimeoutError):
+                silent.end()
+
+
+@in_fresh_netns
+def test_in_a_race_the_first_connection_wins(tmp_path: Path) -> None:
+    """One that takes no connections is no hindrance, and is left alone for a while."""
+    with (
+        echo_server(tmp_path, 1, "any.example"),
+        serving(text(tables="[listener.race]\ncandidates = 2\n"), {}) as place,
+    ):
+        for _ in range(4):
+            with connected(place, "any.example", tmp_path / "any.example.pem") as client:
+                client.sendall(b"x")
+                assert client.recv(1) == b"x"
+            assert place.last()["backend"] == "b"
+        place.settled()
+
+
+@in_fresh_netns
+def test_if_nobody_can_be_reached_the_client_is_told(tmp_path: Path) -> None:
+    """By an alert, not by silence."""
+    write_certificate(tmp_path, "a.example")
+    with serving(text(tables=""), {}) as place:
+        with pytest.raises(ssl.SSLError, match="INTERNAL_ERROR"):
+            connected(place, "a.example", tmp_path / "a.example.pem")
+        place.settled()
+
+
+HELLO_AS_IT_CAME = b"\x16\x03\x01"
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("how", ["FIN", "RST"])
+def test_ends_pass_through(tmp_path: Path, how: str) -> None:
+    """FIN as FIN, and RST as RST, of the backend's and of the client's."""
+    write_certificate(tmp_path, "a.example")
+    hello = _hello("a.example")
+    seen: list[bytes] = []
+
+    def take(sock: socket.socket) -> None:
+        """Until the client's end; what it was."""
+        try:
+            while sock.recv(65536):
+                pass
+            seen.append(b"FIN")
+        except ConnectionResetError:
+            seen.append(b"RST")
+
+    def end(sock: socket.socket) -> None:
+        (close if how == "FIN" else reset)(sock)
+
+    marked = hello + b"\r\n\r\n"  # what the script waits for
+    with serving(text(), {}) as place:
+        with scripted(ENGINE_PORT, [b"answer", end]):
+            with RawClient.connect(place.address()) as client:
+                client.send(marked)
+                assert client._exactly(6) == b"answer"
+                assert client.end() is (how == "RST")
+        place.settled()
+        with scripted(ENGINE_PORT, [b"answer", take]) as script:
+            client = RawClient.connect(place.address())
+            client.send(marked)
+            assert client._exactly(6) == b"answer"
+            if how == "FIN":
+                client.close()
+            else:
+                client.reset()
+            wait_for(lambda: bool(seen), 5, "the backend sees the end")
+            assert script.heads[-1] == marked
+        place.settled()
+    assert seen == [how.encode()]
+
+
+@in_fresh_netns
+def test_half_a_close_passes_and_the_rest_still_comes() -> None:
+    """A client that has nothing more to say gets all that the backend has."""
+    late = b"late " * 20_000
+
+    def read_to_end(sock: socket.socket) -> None:
+        while sock.recv(65536):
+            pass
+
+    with serving(text(), {}) as place, scripted(ENGINE_PORT, [read_to_end, late, close]):
+        with RawClient.connect(place.address()) as client:
+            client.send(_hello("a.example") + b"\r\n\r\n")
+            client.half_close()
+            assert client._exactly(len(late)) == late
+            assert client.end() is False
+        place.settled()
+
+
+def _hello(name: str) -> bytes:
+    context = ssl.create_default_context()
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
