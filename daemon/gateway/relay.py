@@ -47,7 +47,8 @@ class Relay(asyncio.Protocol):
         "_left",
         "_legs",
         "_is_ending",
-        "_eofs",
+        "_client_said_all",
+        "_backend_said_all",
         "_order",
     )  # fmt: skip - one line each would say less
 
@@ -68,7 +69,7 @@ class Relay(asyncio.Protocol):
         self._left: list[int] = []
         self._legs: list[_Backend] = []
         self._is_ending = False
-        self._eofs = 0
+        self._client_said_all = self._backend_said_all = False
 
     @property
     def exchange(self) -> Relay | None:
@@ -120,10 +121,12 @@ class Relay(asyncio.Protocol):
     def eof_received(self) -> bool:
         if not self.record.decided_ns or self._is_ending:
             return False
-        self._eofs += 1
-        if self.backend is not None:
-            self.backend.write_eof()
-        self._close_if_over()
+        # uvloop says it once more when reading is resumed behind it.
+        if not self._client_said_all:
+            self._client_said_all = True
+            if self.backend is not None:
+                self.backend.write_eof()
+            self._close_if_over()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -227,7 +230,7 @@ class Relay(asyncio.Protocol):
         front.note_first_byte(leg.index, record, now_ns - leg.told.started_ns, now_ns)
         leg.write(bytes(self._hello))
         self._hello.clear()
-        if self._eofs:
+        if self._client_said_all:
             leg.write_eof()
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -254,14 +257,16 @@ class Relay(asyncio.Protocol):
 
     def backend_eof(self) -> None:
         """The backend has nothing more to say; the client may have."""
-        self._eofs += 1
+        if self._backend_said_all:
+            return
+        self._backend_said_all = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         self._close_if_over()
 
     def _close_if_over(self) -> None:
         """Both have said all: half-closed connections would stay for ever."""
-        if self._eofs == 2 and self.backend is not None:
+        if self._client_said_all and self._backend_said_all and self.backend is not None:
             self.backend.close()
             self.close()
             self._end("complete")
