@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any bytes give a hello, "more" or a HelloError, the same one whole and one byte at a time, and
-never another name than OpenSSL reads.
+what OpenSSL makes of it too, but for what stands at the head of tls_hello.py.
 
-The bytes are fed as they are, and as the body of a hello in one record: a fuzzer alone would long
-be busy with lengths.
+The bytes are fed as they are, as the body of a hello, and short ones as its extensions and as the
+content of each extension that is read: a fuzzer alone would long be busy with lengths.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from tests.support.hello_bytes import (
     records,
     server_name,
     supported_versions,
+    vector,
 )
-from tests.support.hello_oracle import judge
+from tests.support.hello_oracle import OTHER_VERSION, judge
+from tests.support.hello_parts import READ, unframed, what_we_read
 from xdp_router.gateway.tls_hello import MAX_HELLO, ClientHello, HelloError, HelloParser
 
 Outcome = ClientHello | tuple[int, str, bool] | None
@@ -37,6 +39,8 @@ STRICTER = (
     "expected visible ASCII",
     f"expected at most {MAX_HELLO}",
 )
+
+SHORT = 200
 
 _USUAL = (
     server_name(b"api.example.com"),
@@ -60,6 +64,9 @@ SEEDS = (
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     # The body alone.
     _WHOLE[4:],
+    # Extensions, and the contents of those that are read.
+    b"".join(_USUAL),
+    *(part[4:] for part in _USUAL[:3]),
 )
 WORDS = (
     b"\x16\3\1",
@@ -92,6 +99,10 @@ def check(data: bytes) -> None:
     check_stream(data)
     if 0 < len(data) < MAX_HELLO - 4:
         check_stream(record(message(1, data)))
+    if len(data) < SHORT:
+        check_stream(record(hello(block=vector(2, data))))
+        for kind in READ:
+            check_stream(record(hello(extension(kind, data))))
 
 
 def check_stream(data: bytes) -> None:
@@ -112,8 +123,10 @@ def check_stream(data: bytes) -> None:
             assert name.isprintable()
         if theirs.accepted:
             assert name == (theirs.name and theirs.name.lower().removesuffix("."))
-        # Else an extension that we do not read is broken, or the versions do not suit.
-        assert theirs.accepted or theirs.reason
+        elif theirs.reason not in OTHER_VERSION:
+            # Then an extension that we do not read is broken.
+            again = judge(record(what_we_read(unframed(data[: whole.size]))))
+            assert again.accepted or again.reason in OTHER_VERSION, (whole, theirs, again)
     elif whole is None:
         assert not theirs.accepted
     else:

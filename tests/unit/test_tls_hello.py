@@ -215,6 +215,12 @@ def test_what_is_kept_is_bounded() -> None:
     assert parser.feed(sent[-1:])
     assert not parser._message
 
+    parser = HelloParser()
+    assert parser.feed(sent[:5000]) is None
+    with pytest.raises(HelloError):
+        parser.feed(sent[:1] * 500)
+    assert not parser._message
+
 
 # Names.
 
@@ -351,6 +357,7 @@ def test_other_extensions_are_the_backends_to_judge() -> None:
         (hello(suites=b"\0\x2f\0"), 50, "cipher suites of 3 bytes"),
         (hello(compression=b""), 50, "no compression method 0"),
         (hello(compression=b"\1\x40"), 50, "no compression method 0"),
+        (message(1, hello()[4:-2] + b"\2\0"), 50, "within the compression methods"),
         (hello(block=b"\0"), 50, "extensions"),
         (hello(block=b"\0\5a"), 50, "extensions"),
         (hello(block=vector(2, USUAL[0]) + b"\0"), 50, "extensions"),

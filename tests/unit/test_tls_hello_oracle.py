@@ -19,10 +19,7 @@ import pytest
 
 from tests.fuzz.fuzz_tls_hello import STRICTER
 from tests.support.hello_bytes import (
-    ALPN,
     ECH,
-    SERVER_NAME,
-    SUPPORTED_VERSIONS,
     alpn,
     extension,
     hello,
@@ -34,6 +31,7 @@ from tests.support.hello_bytes import (
     vector,
 )
 from tests.support.hello_oracle import OTHER_VERSION, client_hello, judge
+from tests.support.hello_parts import READ, parts, put_together, what_we_read
 from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser
 
 CLIENTS = 40
@@ -171,27 +169,6 @@ def test_hellos_like_those_of_browsers(rng: random.Random) -> None:
         assert ours.size == len(sent)
 
 
-def parts(message: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """Return what stands before the extensions of a whole message, and the extensions."""
-    at = 4 + 34
-    at += 1 + message[at]
-    at += 2 + int.from_bytes(message[at : at + 2], "big")
-    at += 1 + message[at]
-    head, block = message[4:at], message[at + 2 :]
-    found = []
-    while block:
-        size = int.from_bytes(block[2:4], "big")
-        found.append((int.from_bytes(block[:2], "big"), block[4 : 4 + size]))
-        block = block[4 + size :]
-    return head, found
-
-
-def put_together(head: bytes, extensions: list[tuple[int, bytes]]) -> bytes:
-    """Return a message with these parts."""
-    block = b"".join(extension(kind, content[:60000]) for kind, content in extensions)
-    return b"\1" + vector(3, head + (vector(2, block[:65000]) if extensions else b""))
-
-
 def changed(message: bytes, rng: random.Random) -> bytes:
     """Break a message: its bytes, or one extension with all lengths around it kept right."""
     head, extensions = parts(message)
@@ -204,8 +181,7 @@ def changed(message: bytes, rng: random.Random) -> bytes:
         out = bytearray(head)
         out[rng.randrange(len(out))] = rng.randrange(256)
         head = bytes(out)
-    read = (SERVER_NAME, ALPN, SUPPORTED_VERSIONS)
-    likely = [number for number, (kind, _) in enumerate(extensions) if kind in read]
+    likely = [number for number, (kind, _) in enumerate(extensions) if kind in READ]
     at = rng.choice(likely) if likely and rng.random() < 0.7 else rng.randrange(len(extensions))
     kind, content = extensions[at]
     match rng.randrange(6):
@@ -229,13 +205,6 @@ def changed(message: bytes, rng: random.Random) -> bytes:
             content = bytes(out)
     extensions[at] = (kind, content)
     return put_together(head, extensions)
-
-
-def what_we_read(message: bytes) -> bytes:
-    """Return the message without the extensions that we leave to the backend."""
-    head, extensions = parts(message)
-    read = (SERVER_NAME, ALPN, SUPPORTED_VERSIONS)
-    return put_together(head, [(kind, content) for kind, content in extensions if kind in read])
 
 
 def test_broken_hellos(rng: random.Random) -> None:

@@ -64,8 +64,6 @@ _HTTP_STARTS = frozenset(
     )
     for line in (method + b" /", method + b" *", method + b" h")
 )
-# What no host name has: controls, the blank, DEL and all that is not ASCII.
-_NEVER_IN_NAMES = bytes((*range(0x21), *range(0x7F, 0x100)))
 
 _two_numbers = struct.Struct(">HH").unpack_from
 
@@ -296,20 +294,24 @@ def _read_name(message: bytes, at: int, end: int) -> str:
         raise _broken(f"a server name of type {message[at + 2]}; expected 0, a host name")
     if message[at + 3] << 8 | message[at + 4] != end - at - 5:
         raise _broken("its server_name list has not exactly one name")
-    name = message[at + 5 : end]
-    if not name or name == b".":
+    at += 5
+    if end - at > MAX_NAME:
+        raise HelloError(
+            UNRECOGNIZED_NAME,
+            f"ClientHello: a server name of {end - at} bytes; expected at most {MAX_NAME}",
+        )
+    # As Latin-1 every byte is a character, and those beyond ASCII are no longer ASCII.
+    name = message[at:end].decode("latin-1")
+    if not name.isascii() or not name.isprintable() or " " in name:
+        raise HelloError(
+            UNRECOGNIZED_NAME,
+            f"ClientHello: server name {message[at:end]!r}; expected visible ASCII (xn--... for "
+            "others)",
+        )
+    name = name.lower().removesuffix(".")
+    if not name:
         raise _broken("its server name is empty")
-    if len(name) > MAX_NAME:
-        raise HelloError(
-            UNRECOGNIZED_NAME,
-            f"ClientHello: a server name of {len(name)} bytes; expected at most {MAX_NAME}",
-        )
-    if len(name.translate(None, _NEVER_IN_NAMES)) != len(name):
-        raise HelloError(
-            UNRECOGNIZED_NAME,
-            f"ClientHello: server name {name!r}; expected visible ASCII (xn--... for others)",
-        )
-    return name.lower().removesuffix(b".").decode("ascii")
+    return name
 
 
 def _read_alpn(message: bytes, at: int, end: int) -> tuple[str, ...]:
@@ -333,4 +335,4 @@ def _read_versions(message: bytes, at: int, end: int) -> tuple[int, ...]:
     if length < 2 or length & 1 or message[at] != length:
         raise _broken("its list of versions does not end where the extension ends, or is empty")
     found = struct.unpack_from(f">{length // 2}H", message, at + 1)
-    return tuple(version for version in found if version & 0x0F0F != 0x0A0A)
+    return tuple([version for version in found if version & 0x0F0F != 0x0A0A])
