@@ -45,7 +45,6 @@ def test_a_length_is_counted() -> None:
     body = BodyReader(Framing.LENGTH, 5, decode=True)
     assert body.feed(b"he") == 2
     assert body.payload == [b"he"]
-    assert not body.done
     assert not body.end_of_stream()
     assert body.feed(memoryview(b"__lloGET"), 2) == 5
     assert body.payload == [b"llo"]
