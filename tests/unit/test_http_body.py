@@ -144,9 +144,9 @@ def test_an_error_has_the_status_of_its_side_and_stays() -> None:
     for status in (400, 502):
         for wrong in (b"x", b"5\r\nhelloX", b"0\r\nHost: b\r\n", b"0\r\nX:\n"):
             body = BodyReader(Framing.CHUNKED, status=status)
-            for _ in range(2):
+            for data in (wrong, b"\r\n", b"0\r\n\r\n"):
                 with pytest.raises(MessageError) as caught:
-                    body.feed(wrong)
+                    body.feed(data)
                 assert caught.value.status == status
             assert not body.done
             assert not body.end_of_stream()

@@ -13,6 +13,7 @@ from tests.fuzz import fuzz_http_head
 from tests.support.http_talk import requests, responses, singly
 from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_head import (
+    METHOD_BYTES,
     Framing,
     HeadLimits,
     HeadReader,
@@ -238,6 +239,17 @@ def test_limits_are_met_to_the_byte() -> None:
         outcome = responses([wrong], limits=LIMITS)
         assert outcome.error is not None
         assert outcome.error[0] == 502
+
+
+def test_a_target_without_end_is_refused_at_its_byte() -> None:
+    """At the byte after which no request line fits any more, and on each request anew."""
+    longest = LIMITS.target_bytes + METHOD_BYTES + len(b"  HTTP/1.1")
+    begun = b"GET /" + b"t" * (longest - 4)
+    assert requests([begun], LIMITS).error is None
+    for stream in (begun + b"t", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + begun + b"t"):
+        for pieces in ([stream], singly(stream)):
+            outcome = requests(pieces, LIMITS)
+            assert outcome.error == (414, "a request target that is too long")
 
 
 def test_nobody_waits_for_more_of_what_is_wrong_already() -> None:
