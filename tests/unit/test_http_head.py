@@ -401,7 +401,7 @@ FRAGMENTS = (
 def test_the_outcome_does_not_depend_on_the_pieces(parts: list[bytes]) -> None:
     """The fuzz target's invariant over streams made of lines that mean something."""
     stream = b"".join(parts)
-    for side in (b"\0", b"\1", b"\3"):
+    for side in (b"\0", b"\1", b"\3", b"\x20", b"\x21"):
         fuzz_http_head.TestOneInput(side + stream)
 
 
