@@ -246,7 +246,11 @@ def test_a_target_without_end_is_refused_at_its_byte() -> None:
     longest = LIMITS.target_bytes + METHOD_BYTES + len(b"  HTTP/1.1")
     begun = b"GET /" + b"t" * (longest - 4)
     assert requests([begun], LIMITS).error is None
-    for stream in (begun + b"t", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + begun + b"t"):
+    for stream in (
+        begun + b"t",
+        begun + b"t is no request line\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + begun + b"t",
+    ):
         for pieces in ([stream], singly(stream)):
             outcome = requests(pieces, LIMITS)
             assert outcome.error == (414, "a request target that is too long")
