@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any bytes are the same messages or the same error whether they come whole or one at a time,
-and what is accepted is read again, once sent on, as a message with the same end.
+"""Any bytes are the same messages or the same error whether they come whole, one at a time or in
+pieces, and what is accepted is read again, once sent on, as a message with the same end.
 
-The first byte chooses the side: even for a client's requests, odd for a backend's answers.
+The first byte chooses the side (even for a client's requests, odd for a backend's answers) and
+the size of the pieces.
 """
 
 from __future__ import annotations
@@ -25,15 +26,21 @@ WIDE = HeadLimits(head_bytes=4096, headers=40, target_bytes=128)
 
 def TestOneInput(data: bytes) -> None:
     """Check one input; any exception is a finding."""
+    if not data:
+        return
     stream = data[1:]
-    if data[:1] and data[0] & 1:
+    size = 2 + (data[0] >> 2)
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+    if data[0] & 1:
         method = b"HEAD" if data[0] & 2 else b"GET"
         whole = responses([stream], [method], LIMITS)
         assert whole == responses(singly(stream), [method], LIMITS)
+        assert whole == responses(pieces, [method], LIMITS)
     else:
         method = b""
         whole = requests([stream], LIMITS)
         assert whole == requests(singly(stream), LIMITS)
+        assert whole == requests(pieces, LIMITS)
     for message in whole.messages:
         head = message.head
         assert head.raw in stream

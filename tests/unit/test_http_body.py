@@ -45,7 +45,6 @@ def test_a_length_is_counted() -> None:
     body = BodyReader(Framing.LENGTH, 5, decode=True)
     assert body.feed(b"he") == 2
     assert body.payload == [b"he"]
-    assert not body.done
     assert not body.end_of_stream()
     assert body.feed(memoryview(b"__lloGET"), 2) == 5
     assert body.payload == [b"llo"]
@@ -145,9 +144,9 @@ def test_an_error_has_the_status_of_its_side_and_stays() -> None:
     for status in (400, 502):
         for wrong in (b"x", b"5\r\nhelloX", b"0\r\nHost: b\r\n", b"0\r\nX:\n"):
             body = BodyReader(Framing.CHUNKED, status=status)
-            for _ in range(2):
+            for data in (wrong, b"\r\n", b"0\r\n\r\n"):
                 with pytest.raises(MessageError) as caught:
-                    body.feed(wrong)
+                    body.feed(data)
                 assert caught.value.status == status
             assert not body.done
             assert not body.end_of_stream()

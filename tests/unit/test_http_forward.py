@@ -171,6 +171,14 @@ def test_nothing_is_added_that_would_split_a_head(wrong: bytes) -> None:
         to_backend(raw, extra=[(wrong, b"x")])
     with pytest.raises(ValueError, match="line end"):
         to_backend(raw, host=wrong)
+    head = request(raw)
+    with pytest.raises(ValueError, match="line end"):
+        request_to_backend(head, host=None, forwarded_for=wrong, proto=b"http")
+    with pytest.raises(ValueError, match="line end"):
+        request_to_backend(head, host=None, forwarded_for=b"192.0.2.1", proto=wrong)
+    answer = read_response(b"HTTP/1.1 200 OK\r\n\r\n", b"GET", HeadLimits())
+    with pytest.raises(ValueError, match="line end"):
+        response_to_client(answer, close=False, extra=[(b"X", wrong)])
     with pytest.raises(ValueError, match="line end"):
         error_response(503, "x", extra=[(b"X", wrong)])
 
