@@ -76,6 +76,8 @@ CALM_S = 3.0
 GAP_S = 1.2
 """Between two troubles on the average; shorter where a run is too short for a deck."""
 _STEP_S = 0.25
+_ROUNDED_S = 0.01
+"""Instants are told in hundredths: what has ended by less than that may be told to go on."""
 SUITE_S, SUITE_SEED = 20.0, 14
 """The run that is one of the suite's tests: so short, and yet with trouble of every kind."""
 
@@ -169,9 +171,9 @@ def make_schedule(seed: int, length_s: float) -> tuple[Trouble, ...]:
     now_s, daemon_free_s = CALM_S, 0.0
     while now_s < length_s - CALM_S:
         for end_s, over in sorted(ends, key=lambda each: each[0]):
-            if end_s <= now_s:
+            if end_s <= now_s - _ROUNDED_S:
                 guard.end(over, over.for_s, end_s)
-        ends = [each for each in ends if each[0] > now_s]
+        ends = [each for each in ends if each[0] > now_s - _ROUNDED_S]
         if not deck:
             deck = [kind for kind, count in _DECK.items() for _ in range(count)]
             chance.shuffle(deck)
