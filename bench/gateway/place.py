@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def start_engine(
 ) -> None:
     """A mock engine, ready. Raises RuntimeError if it does not come up."""
     argv = [sys.executable, "-m", "xdp_router.lab.engine", address[0], str(address[1]), *options]
-    process = namespace.spawn(argv)
+    process = namespace.spawn(argv, stdout=subprocess.DEVNULL)
     undo.callback(end, process)
     wait_for(namespace, address, process, _ENGINE_READY_S, "the mock engine")
     first(process.pid)
@@ -139,6 +140,17 @@ def place(
             if reason:
                 missing[proxy.name] = reason
         yield Place(lab, engines, tuple(arms), missing)
+
+
+def behave(place: Place, text: str) -> None:
+    """What all engines do from now on. Raises RuntimeError if one does not."""
+    for namespace, address in zip(place.lab.backends, place.engines, strict=True):
+        connection = http.client.HTTPConnection(*address)
+        connection.sock = namespace.connect(address)
+        with contextlib.closing(connection):
+            connection.request("POST", "/mock", text)
+            if connection.getresponse().status != 200:
+                raise RuntimeError(f"no behaviour of the mock engine: {text}")
 
 
 def calls(place: Place, arm: Arm, *options: str, limit_s: float = 60.0) -> list[Call]:
