@@ -238,6 +238,11 @@ def test_other_paths() -> None:
             client.send(request("GET", "/sse")).head()
             events = list(client.events())
             assert [each.name for each in events] == [""] * 8 + ["end"]
+            page = client.ask(request("GET", "/page"))
+            assert (page.head.get("content-type"), b'EventSource("/sse")' in page.body) == (
+                "text/html; charset=utf-8",
+                True,
+            )
             metrics = client.ask(request("GET", "/metrics")).body.decode()
             assert 'vllm:num_requests_running{model_name="some"} 0' in metrics
             models = json.loads(client.ask(request("GET", "/v1/models")).body)
