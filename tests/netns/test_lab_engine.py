@@ -274,9 +274,9 @@ def test_a_websocket_echoes() -> None:
             head = client.head()
             assert head.status == 101
             assert head.get("sec-websocket-accept") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-            assert client._exactly(7) == websocket.frame(1, b"hello")
+            assert client.take(7) == websocket.frame(1, b"hello")
             client.send(websocket.frame(8, b"\x03\xe8", mask=b"abcd"))
-            assert client._exactly(4) == websocket.frame(8, b"\x03\xe8")
+            assert client.take(4) == websocket.frame(8, b"\x03\xe8")
             assert client.end() is False
         one.wait(lambda seen: seen["completed"] == 1)
 
