@@ -32,6 +32,11 @@ def main(argv: list[str] | None = None) -> int:
     scenarios = [scenario.name for scenario in run.SCENARIOS]
     parser.add_argument("--scenario", action="append", choices=scenarios, help="of the scenarios")
     parser.add_argument("--install", action="store_true", help="first get what is not there")
+    parser.add_argument(
+        "--undisturbed",
+        action="store_true",
+        help="proxies go before all else that the machine does: for one that is not ours alone",
+    )
     parser.add_argument("--rounds", type=int, help="instead of the usual number")
     parser.add_argument("--results", type=Path, default=_ROOT / "bench-results")
     options = parser.parse_args(argv)
@@ -56,10 +61,12 @@ def main(argv: list[str] | None = None) -> int:
                 report.progress,
                 [s for s in run.SCENARIOS if s.name in (options.scenario or scenarios)],
                 [proxy for proxy in PROXIES if proxy.name in (options.only or names)],
+                undisturbed=options.undisturbed,
             )
     except (OSError, RuntimeError) as error:
         print(f"bench.gateway: {error}", file=sys.stderr)
         return 1
+    conditions["undisturbed"] = options.undisturbed
     conditions["seconds"] = round(time.monotonic() - started, 1)
     for name, why in results.missing.items():
         print(f"{name}: not measured: {why}", file=sys.stderr)

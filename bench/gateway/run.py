@@ -11,7 +11,7 @@ from pathlib import Path
 from . import cpu
 from .answers import Call
 from .peers import PROXIES, Proxy
-from .place import Arm, Place, behave, calls, place
+from .place import Arm, Place, behave, calls, first_too, place
 
 _LEAD_S = 3.0
 """A client's start and its warm-up, at most, where all goes well."""
@@ -85,8 +85,10 @@ def measure(
     progress: Callable[[str], None],
     scenarios: Sequence[Scenario] = SCENARIOS,
     proxies: Sequence[Proxy] = PROXIES,
+    *,
+    undisturbed: bool = False,
 ) -> Results:
-    """All of it. ``progress`` is told what is going on."""
+    """All of it. ``progress`` is told what is going on. ``undisturbed``: see ``first_too``."""
     results = Results()
     with place(directory, proxies) as here:
         results.missing = here.missing
@@ -95,6 +97,8 @@ def measure(
             behave(here, scenario.engines)
             for arm in here.arms:  # whatever is made at the first request, is made now
                 measure_slice(here, scenario, arm, 0, 0.5)
+                if undisturbed:
+                    first_too(arm)
         for number in range(rounds):
             began = time.monotonic()
             for scenario in scenarios:

@@ -52,7 +52,7 @@ def test_arms_are_measured_or_named(tmp_path: Path, private_mounts: Path) -> Non
         Proxy("broken", broken, lambda: ""),
         Proxy("absent", broken, lambda: "nobody installed it"),
     )
-    results = measure(tmp_path, 1, 0.5, told.append, SCENARIOS[:1], proxies)
+    results = measure(tmp_path, 1, 0.5, told.append, SCENARIOS[:1], proxies, undisturbed=True)
     assert results.missing["absent"] == "nobody installed it"
     assert "no such option" in results.missing["broken"]
     by_name = {each.arm: each for each in results.slices}
