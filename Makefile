@@ -28,7 +28,7 @@ BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
 .PHONY: help deps bench-deps fuzz-deps build check format test demo chaos fuzz bench bench-compare compare \
-	dist install uninstall clean
+	bench-gateway gateway dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ help: ## print this list
 deps: ## install what is missing: distribution packages and .venv (root when packages are missing)
 	@tools/deps
 
-bench-deps: deps ## also install what the benchmarks compare with and draw with: haproxy, matplotlib
+bench-deps: deps ## also install what the benchmarks compare with and draw with: haproxy, nginx, matplotlib
 	@tools/deps --bench
 
 fuzz-deps: deps ## also install what finds bytes to fuzz with: atheris
@@ -83,20 +83,24 @@ fuzz: fuzz-deps ## each target in tests/fuzz for FUZZ_S=300 seconds; FUZZ="NAME 
 	@$(BIN)/python -m tests.fuzz --seconds "$${FUZZ_S:-300}" $(FUZZ)
 
 # 'make bench compare' is one wish: the comparison, and no other benchmark.
-ifeq ($(filter compare,$(MAKECMDGOALS)),)
+ifeq ($(filter compare gateway,$(MAKECMDGOALS)),)
 bench: bench-deps ## measure, print a table, write bench-results/; as root
 	@$(MAKE) build
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 else
-bench: bench-compare
+bench: $(patsubst %,bench-%,$(filter compare gateway,$(MAKECMDGOALS)))
 endif
 
-compare: bench-compare
+compare gateway: %: bench-%
 	@:
 
 bench-compare: bench-deps ## our modes beside nftables, a hash and HAProxy, with pictures; as root
 	@$(MAKE) build $(FIRST_BYTE)
 	@$(BIN)/python -m bench.compare $(BENCH_ARGS)
+
+bench-gateway: bench-deps ## the L7 gateway beside nginx, HAProxy, Envoy and LiteLLM; as root
+	@$(MAKE) build
+	@$(BIN)/python -m bench.gateway --install $(BENCH_ARGS)
 
 $(FIRST_BYTE): bench/compare/first_byte.c Makefile
 	@command -v $(CLANG) >/dev/null || { \

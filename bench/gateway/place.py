@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from xdp_router.lab import BackendSpec, Lab, LabSpec
 from xdp_router.lab.namespace import Namespace
 
+from . import cpu
 from .answers import Call, parsed
 from .peers import Address, Proxy
 
@@ -52,6 +54,15 @@ def first(pid: int) -> None:
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
 
 
+def first_too(arm: Arm) -> None:
+    """A proxy with all its threads goes before what else the machine does: others' work is none
+    of the figures, and no proxy's wakeups are as late as they are beside it."""
+    for pid in cpu.tree(arm.pid) if arm.pid else ():
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                first(int(thread))
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """By SIGTERM, and if that is too slow by SIGKILL."""
     process.terminate()
@@ -67,7 +78,7 @@ def start_engine(
 ) -> None:
     """A mock engine, ready. Raises RuntimeError if it does not come up."""
     argv = [sys.executable, "-m", "xdp_router.lab.engine", address[0], str(address[1]), *options]
-    process = namespace.spawn(argv)
+    process = namespace.spawn(argv, stdout=subprocess.DEVNULL)
     undo.callback(end, process)
     wait_for(namespace, address, process, _ENGINE_READY_S, "the mock engine")
     first(process.pid)
@@ -139,6 +150,17 @@ def place(
             if reason:
                 missing[proxy.name] = reason
         yield Place(lab, engines, tuple(arms), missing)
+
+
+def behave(place: Place, text: str) -> None:
+    """What all engines do from now on. Raises RuntimeError if one does not."""
+    for namespace, address in zip(place.lab.backends, place.engines, strict=True):
+        connection = http.client.HTTPConnection(*address)
+        connection.sock = namespace.connect(address)
+        with contextlib.closing(connection):
+            connection.request("POST", "/mock", text)
+            if connection.getresponse().status != 200:
+                raise RuntimeError(f"no behaviour of the mock engine: {text}")
 
 
 def calls(place: Place, arm: Arm, *options: str, limit_s: float = 60.0) -> list[Call]:

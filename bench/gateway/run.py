@@ -11,7 +11,7 @@ from pathlib import Path
 from . import cpu
 from .answers import Call
 from .peers import PROXIES, Proxy
-from .place import Arm, Place, calls, place
+from .place import Arm, Place, behave, calls, first_too, place
 
 _LEAD_S = 3.0
 """A client's start and its warm-up, at most, where all goes well."""
@@ -19,28 +19,21 @@ _LEAD_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What clients do. ``options`` are those of ``client``."""
+    """What clients do, by the options of ``client``, and ``engines``, by ``engine_behaviour``: no
+    header says it, for not every proxy passes one that it doesn't know."""
 
     name: str
     title: str
     rate: float
+    engines: str = ""
     options: tuple[str, ...] = ()
 
 
+_STREAM = "tokens=8,gap-ms=5"
 SCENARIOS = (
-    Scenario(
-        "sse",
-        "streams of 8 tokens 5 ms apart, connections kept",
-        100.0,
-        ("--mock", "tokens=8,gap-ms=5"),
-    ),
-    Scenario(
-        "new",
-        "the same, a connection for each request",
-        100.0,
-        ("--new", "--mock", "tokens=8,gap-ms=5"),
-    ),
-    Scenario("whole", "answers that are no streams, connections kept", 200.0, ("--whole",)),
+    Scenario("sse", "streams of 8 tokens 5 ms apart, connections kept", 100.0, _STREAM),
+    Scenario("new", "the same, a connection for each request", 100.0, _STREAM, ("--new",)),
+    Scenario("whole", "answers that are no streams, connections kept", 200.0, "", ("--whole",)),
 )
 
 
@@ -92,18 +85,24 @@ def measure(
     progress: Callable[[str], None],
     scenarios: Sequence[Scenario] = SCENARIOS,
     proxies: Sequence[Proxy] = PROXIES,
+    *,
+    undisturbed: bool = False,
 ) -> Results:
-    """All of it. ``progress`` is told what is going on."""
+    """All of it. ``progress`` is told what is going on. ``undisturbed``: see ``first_too``."""
     results = Results()
     with place(directory, proxies) as here:
         results.missing = here.missing
         by_name = {arm.name: arm for arm in here.arms}
         for scenario in scenarios:
+            behave(here, scenario.engines)
             for arm in here.arms:  # whatever is made at the first request, is made now
                 measure_slice(here, scenario, arm, 0, 0.5)
+                if undisturbed:
+                    first_too(arm)
         for number in range(rounds):
             began = time.monotonic()
             for scenario in scenarios:
+                behave(here, scenario.engines)
                 for name in turns(tuple(by_name), number):
                     one = measure_slice(here, scenario, by_name[name], number + 1, seconds)
                     results.slices.append(one)

@@ -55,7 +55,7 @@ def test_a_stream_is_timed() -> None:
         assert events[-1].data == "[DONE]"
         sent = [each.sent_ns for each in events[:3]]
         assert sent[0] - began_ns >= 38 * MS
-        assert sent[2] - sent[0] >= 36 * MS
+        assert sent[2] - began_ns >= 76 * MS
         assert all(each.at_ns >= each.sent_ns for each in events[:3])
         assert len(stream(one, "", max_tokens=1)) == 3
 
@@ -71,7 +71,7 @@ def test_what_comes_before_the_first_token() -> None:
             early_ns = client.head().at_ns
             first = next(client.events())
             assert first.at_ns - early_ns > 150 * MS
-        first, second, third, *_ = stream(one, "comment-first,role-first,ttft-ms=100")
+        first, second, third, *_ = stream(one, "comment-first,role-first,ttft-ms=300")
         assert first.raw == b": ping\n\n"
         assert json.loads(second.data)["choices"][0]["delta"] == {
             "role": "assistant",
@@ -79,7 +79,7 @@ def test_what_comes_before_the_first_token() -> None:
         }
         assert third.at_ns - second.at_ns > 50 * MS
         assert sum(not each.data for each in stream(one, "ping-ms=20,ttft-ms=200")) > 1
-        error, done = stream(one, "error-first,ttft-ms=100")
+        error, done = stream(one, "error-first")
         assert json.loads(error.data)["error"]["code"] == 500
         assert done.data == "[DONE]"
         reasoning = json.loads(stream(one, "reasoning")[0].data)["choices"][0]["delta"]
@@ -147,7 +147,7 @@ def test_it_breaks_as_it_is_told() -> None:
         with RawClient.connect(one.address) as client, pytest.raises(ValueError, match="no HTTP"):
             client.send(chat("bad-head")).head()
         with RawClient.connect(one.address) as client:
-            client.send(chat("stall-after=2,stall-ms=200"))
+            client.send(chat("stall-after=2,stall-ms=400"))
             client.head()
             events = list(client.events())
             assert events[2].at_ns - events[1].at_ns > 150 * MS
@@ -238,6 +238,11 @@ def test_other_paths() -> None:
             client.send(request("GET", "/sse")).head()
             events = list(client.events())
             assert [each.name for each in events] == [""] * 8 + ["end"]
+            page = client.ask(request("GET", "/page"))
+            assert (page.head.get("content-type"), b'EventSource("/sse")' in page.body) == (
+                "text/html; charset=utf-8",
+                True,
+            )
             metrics = client.ask(request("GET", "/metrics")).body.decode()
             assert 'vllm:num_requests_running{model_name="some"} 0' in metrics
             models = json.loads(client.ask(request("GET", "/v1/models")).body)
@@ -269,9 +274,9 @@ def test_a_websocket_echoes() -> None:
             head = client.head()
             assert head.status == 101
             assert head.get("sec-websocket-accept") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-            assert client._exactly(7) == websocket.frame(1, b"hello")
+            assert client.take(7) == websocket.frame(1, b"hello")
             client.send(websocket.frame(8, b"\x03\xe8", mask=b"abcd"))
-            assert client._exactly(4) == websocket.frame(8, b"\x03\xe8")
+            assert client.take(4) == websocket.frame(8, b"\x03\xe8")
             assert client.end() is False
         one.wait(lambda seen: seen["completed"] == 1)
 

@@ -199,7 +199,8 @@ class RawClient:
         del self.buffer[: at + len(mark)]
         return taken
 
-    def _exactly(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
+        """Exactly so many bytes, whatever they are: after an upgrade. Raises CutOff."""
         while len(self.buffer) < size:
             self._more()
         taken = bytes(self.buffer[:size])
@@ -237,7 +238,7 @@ class RawClient:
         """The body's content as it comes, chunk by chunk where there are chunks."""
         if self._chunked:
             while size := int(self._until(b"\r\n").split(b";")[0], 16):
-                yield self._exactly(size + 2)[:-2]
+                yield self.take(size + 2)[:-2]
             return
         while self._left is None or self._left:
             if not self.buffer:

@@ -9,6 +9,7 @@ key=value,...`` overrides for one request.
     GET  /sse                                     the same timing as plain server-sent events
     any  /echo                                    the body, as it came
     GET  /ws                                      a WebSocket that sends back what it gets
+    GET  /page                                    HTML that reads /sse and talks to /ws in a browser
     GET  /health, /metrics, /v1/models            as vLLM has them
     GET  /mock                                    what was counted, and the latest requests (JSON)
     POST /mock                                    the body (key=value,...) is the behaviour from now
@@ -242,6 +243,8 @@ class Connection(asyncio.Protocol):
             model = {"id": engine.model, "object": "model", "created": 0, "owned_by": "mock"}
             body = json.dumps({"object": "list", "data": [model]}).encode()
             self._simple(200, body, keep=request.keep)
+        elif path == "/page":
+            self._simple(200, answer.PAGE, keep=request.keep, kind="text/html; charset=utf-8")
         elif path.startswith("/mock"):
             self._ask(request, path)
         else:

@@ -25,6 +25,36 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _WORDS = b"tok "
+PAGE = b"""<!doctype html>
+<title>wait</title>
+<p id=events></p>
+<p id=socket></p>
+<script>
+const events = document.getElementById("events"), socket = document.getElementById("socket");
+const done = () => {
+  if (events.dataset.done && socket.dataset.done) document.title = "done";
+};
+const source = new EventSource("/sse");
+let count = 0;
+source.onmessage = () => { count += 1; };
+source.addEventListener("end", () => {
+  source.close();
+  events.textContent = `events: ${count}`;
+  events.dataset.done = 1;
+  done();
+});
+const scheme = location.protocol === "https:" ? "wss" : "ws";
+const peer = new WebSocket(`${scheme}://${location.host}/ws`);
+const sent = "x".repeat(70000);
+peer.onopen = () => peer.send(sent);
+peer.onmessage = (message) => {
+  socket.textContent = `socket: ${message.data === sent ? "same" : "other"}`;
+  peer.close();
+};
+peer.onclose = () => { socket.dataset.done = 1; done(); };
+</script>
+"""
+"""What a browser makes of it: ``events: N`` and ``socket: same``, then the title is ``done``."""
 
 
 class NotAsked(Exception):

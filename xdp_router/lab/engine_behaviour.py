@@ -36,7 +36,7 @@ class Behaviour:
     ``stall_ms`` (0: for ever). ``bad_head``: an answer that is no HTTP.
 
     ``to_end``: without chunks, the body goes up to the end of the connection; ``close``: the
-    connection is closed after the answer; ``split``: every byte of the body is a segment of its
+    connection is closed after the answer; ``split``: every byte of the answer is a segment of its
     own; ``read_after_ms``: the request's body is left in the socket for so long.
     """
 

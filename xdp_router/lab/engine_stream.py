@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _AT_ONCE = 256
 """Tokens in one go where there is no gap: others have their turn, too."""
+_WRITE = 1 << 16
+"""Bytes that are written at once."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -39,6 +41,8 @@ class Stream:
         self._voice = Voice(self._engine.name, record.number, wish, how)
         self._timer: asyncio.TimerHandle | None = None
         self._ping: asyncio.TimerHandle | None = None
+        self._out: list[bytes] = []
+        self._size = 0
         self._pieces: deque[bytes] = deque()
         self._placed = self._over = self._head_sent = self._stalled = False
         self._due_ns = 0
@@ -82,6 +86,7 @@ class Stream:
         if how.error_first:
             self._send(self._voice.error() + answer.DONE)
             self._complete()
+        self._flush()
 
     def _ping_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,6 +97,7 @@ class Stream:
             return
         self._head()
         self._send(answer.PING)
+        self._flush()
         self._ping_later()
 
     # Tokens
@@ -140,6 +146,7 @@ class Stream:
                 return
             if record.tokens == how.stall_after and not self._stalled:
                 self._stalled = True
+                self._flush()
                 if how.stall_ms:
                     self._sleep(round(how.stall_ms * _MS))
                 return
@@ -155,11 +162,14 @@ class Stream:
             counts.tokens += 1
             last = record.tokens >= self._tokens
             self._due_ns = max(now_ns, self._due_ns + (0 if last else how.gap_ns))
+            if self._due_ns > now_ns or self._size > _WRITE:
+                self._flush()
             if self._connection.paused or self._pieces:
                 return  # until the client takes more
             if self._due_ns > now_ns:
                 self._sleep(self._due_ns - now_ns)
                 return
+        self._flush()
         self._timer = asyncio.get_running_loop().call_later(0.001, self._step)
 
     def _say_whole(self) -> None:
@@ -191,7 +201,7 @@ class Stream:
             "X-Engine": self._engine.name,
             **more,
         }
-        self._connection.transport.write(answer.head(status, headers, keep=self._keep))
+        self._raw(answer.head(status, headers, keep=self._keep))
         self._raw(body)
         self._complete(last=b"")
 
@@ -201,6 +211,7 @@ class Stream:
         if last is None:
             last = b"" if self._how.to_end else answer.LAST_CHUNK
         self._raw(last)
+        self._flush()
         if self._pieces:
             self._over = True  # all is said; ``_pump`` comes here again
             return
@@ -209,6 +220,7 @@ class Stream:
 
     def _crash(self, *, reset: bool) -> None:
         transport = self._connection.transport
+        self._flush()
         self._finish("crashed")
         if not reset:
             transport.close()
@@ -248,12 +260,20 @@ class Stream:
         }
         if not self._how.to_end:
             headers["Transfer-Encoding"] = "chunked"
-        self._connection.transport.write(answer.head(200, headers, keep=self._keep))
+        self._raw(answer.head(200, headers, keep=self._keep))
 
     def _send(self, data: bytes) -> None:
         self._raw(data if self._how.to_end else answer.chunk(data))
 
     def _raw(self, data: bytes) -> None:
+        self._out.append(data)
+        self._size += len(data)
+
+    def _flush(self) -> None:
+        """In one piece what one moment has to say, unless it is to be cut up."""
+        data = b"".join(self._out)
+        self._out.clear()
+        self._size = 0
         if not data:
             return
         if not self._how.split:

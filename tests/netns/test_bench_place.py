@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gateway's benchmark as a whole, as far as it goes without any of the proxies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.gateway.figures import rows_of
+from bench.gateway.peers import Address, Proxy, Started
+from bench.gateway.place import DIRECT
+from bench.gateway.run import SCENARIOS, measure
+
+pytest_plugins = ("tests.support.netns",)
+
+RELAY = """
+import asyncio, sys
+async def pipe(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+async def serve(reader, writer):
+    there = await asyncio.open_connection(sys.argv[3], int(sys.argv[4]))
+    await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+async def main():
+    server = await asyncio.start_server(serve, sys.argv[1], int(sys.argv[2]))
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+def relay(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
+    """Something that costs CPU and time on the way to the first engine."""
+    del directory
+    where = (at[0], str(at[1]), engines[0][0], str(engines[0][1]))
+    return Started((sys.executable, "-c", RELAY, *where))
+
+
+def broken(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
+    """What ends with a complaint."""
+    del directory, at, engines
+    return Started((sys.executable, "-c", "raise SystemExit('no such option')"))
+
+
+def test_arms_are_measured_or_named(tmp_path: Path, private_mounts: Path) -> None:
+    """Direct and relayed requests have figures; who does not start, or is not there, has a reason;
+    LiteLLM's low rate is anybody's who asks for one."""
+    told: list[str] = []
+    proxies = (
+        Proxy("relay", relay, lambda: "", rate=20.0),
+        Proxy("broken", broken, lambda: ""),
+        Proxy("absent", broken, lambda: "nobody installed it"),
+    )
+    results = measure(tmp_path, 1, 0.5, told.append, SCENARIOS[:1], proxies, undisturbed=True)
+    assert results.missing["absent"] == "nobody installed it"
+    assert "no such option" in results.missing["broken"]
+    by_name = {each.arm: each for each in results.slices}
+    assert {name: len(each.calls) for name, each in by_name.items()} == {DIRECT: 50, "relay": 10}
+    for each in results.slices:
+        assert {(call.error, call.tokens) for call in each.calls} == {("", 8)}
+    assert by_name["relay"].cpu_ns > 0
+    assert {call.engine for call in by_name["relay"].calls} == {"e1"}
+    assert {call.engine for call in by_name[DIRECT].calls} == {"e1", "e2", "e3"}
+    (row,) = rows_of(results)
+    assert row.values["relay"]["cpu_ms"] > 0
+    assert len(told) == 1
