@@ -88,9 +88,9 @@ def test_a_websocket_passes() -> None:
         for text in (b"hello", b"again"):
             masked = bytes(each ^ mask[at % 4] for at, each in enumerate(text))
             client.send(bytes([0x81, 0x80 | len(text)]) + mask + masked)
-            assert client._exactly(2 + len(text)) == bytes([0x81, len(text)]) + text
+            assert client.take(2 + len(text)) == bytes([0x81, len(text)]) + text
         client.send(bytes([0x88, 0x80]) + mask)
-        assert client._exactly(2)[0] == 0x88
+        assert client.take(2)[0] == 0x88
         client.close()
         place.settled()
 

@@ -125,7 +125,7 @@ def test_what_is_no_hello_is_refused() -> None:
             with RawClient.connect(place.address()) as client:
                 client.send(bad)
                 with pytest.raises(CutOff):
-                    client._exactly(1 << 16)
+                    client.take(1 << 16)
         place.settled()
 
 
@@ -195,13 +195,13 @@ def test_ends_pass_through(tmp_path: Path, how: str) -> None:
         with scripted(ENGINE_PORT, [b"answer", end]):
             with RawClient.connect(place.address()) as client:
                 client.send(marked)
-                assert client._exactly(6) == b"answer"
+                assert client.take(6) == b"answer"
                 assert client.end() is (how == "RST")
         place.settled()
         with scripted(ENGINE_PORT, [b"answer", take]) as script:
             client = RawClient.connect(place.address())
             client.send(marked)
-            assert client._exactly(6) == b"answer"
+            assert client.take(6) == b"answer"
             if how == "FIN":
                 client.close()
             else:
@@ -225,7 +225,7 @@ def test_half_a_close_passes_and_the_rest_still_comes() -> None:
         with RawClient.connect(place.address()) as client:
             client.send(_hello("a.example") + b"\r\n\r\n")
             client.half_close()
-            assert client._exactly(len(late)) == late
+            assert client.take(len(late)) == late
             assert client.end() is False
         place.settled()
 
