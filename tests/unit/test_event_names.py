@@ -49,9 +49,10 @@ def logged() -> Iterator[str]:
             else:  # else it would be missed here
                 assert path.name in ELSEWHERE[ast.unparse(name)], path.name
     for node in ast.walk(ast.parse(Path(host_checks.__file__).read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "HostWarning":
-            if isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value)
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) != "HostWarning":
+            continue
+        if isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value)
     yield from ("lro_on", "gro_hw_on")  # by a table, there
 
 
