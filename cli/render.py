@@ -167,6 +167,8 @@ def changed(data: Row) -> None:
         print("Nothing was changed: this was a dry run.", file=stdout())
     if data.get("saved"):
         print(f"Written to {data['saved']}.", file=stdout())
+    for warning in data.get("warnings", ()):
+        print(f"Warning: {warning}", file=sys.stderr)
 
 
 def drained(data: Row) -> None:

@@ -95,9 +95,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All of them, in the order of the configuration. None: the two say the same."""
+    """All of them, in the order of the configuration. None: the two say the same.
+
+    ``warnings``: what follows from them on this host, for whoever has asked for them.
+    """
 
     lines: tuple[Change, ...]
+    warnings: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.lines)
