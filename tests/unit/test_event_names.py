@@ -21,11 +21,9 @@ ELSEWHERE = {"event": ("app.py", "draining.py"), "finding.code": ("preflight.py"
 def _strings(node: ast.AST) -> Iterator[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.IfExp):
-            yield from (part.value for part in (each.body, each.orelse) if _is_text(part))  # type: ignore[attr-defined]
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+            for part in (each.body, each.orelse):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
 
 
 def _of_log(call: ast.Call) -> bool:
