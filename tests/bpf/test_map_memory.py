@@ -16,7 +16,7 @@ from xdp_router.adapters.map_memory import TooLarge
 from xdp_router.adapters.map_specs import MAP_SPECS, Sizes
 
 
-def test_the_kernel_says_the_same(private_mounts: Path) -> None:
+def test_the_kernel_says_the_same() -> None:
     """Of all maps together, within five percent: what every map has once is not counted."""
     sizes = Sizes(max_flows=5000, pending=10_000, flood=10_000, backends=500, ipv6=True)
     plane = DataPlane.create(IdleLoader(), sizes, None)
@@ -54,7 +54,7 @@ def test_what_is_available(tmp_path: Path) -> None:
     assert [map_memory.shown(each) for each in (5 << 20, 3 << 29)] == ["5 MB", "1.5 GB"]
 
 
-def test_too_large_for_the_kernel(private_mounts: Path) -> None:
+def test_too_large_for_the_kernel() -> None:
     """Said with what it takes, what there is, and what to do; nothing stays open."""
     fds = len(os.listdir("/proc/self/fd"))
     words = r"create map flow_table .*: max_flows = 200000000 and pending_flows = 1024 take .* GB "
