@@ -1,94 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readable tables and JSON for what the commands show.
-
-Colours only on a terminal; 100 columns where the width is unknown.
-"""
+"""Readable tables and JSON for what the commands show."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .output import stdout
+from .render_backends import backends as backends
 from .render_gain import costs, gain_line
-from .render_score import scrape_line, told_line, told_words
-
-Row = Mapping[str, Any]
-
-_WIDTH = 100
-_MAX_WIDTH = 200
-"""For tables of addresses, where the width is unknown: an IPv6 endpoint has up to 47 columns, and
-one in two pieces can neither be copied nor searched for."""
-_NONE = "-"
+from .render_score import told_line, told_words
+from .tables import (
+    NONE,
+    Row,
+    coloured,
+    count,
+    fraction,
+    make_console,
+    make_table,
+    micros,
+    pairs,
+    percent,
+    rtt,
+    seconds,
+    show,
+    show_addresses,
+    words,
+)
 
 
 def json_out(data: object) -> None:
     """Print a value as JSON."""
     print(json.dumps(data, indent=2), file=stdout())
-
-
-def _console(width: int = _WIDTH) -> Console:
-    file = stdout()
-    terminal = file.isatty()
-    return Console(
-        file=file,
-        width=None if terminal else width,
-        no_color=None if terminal else True,
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
-
-
-def count(value: float | None) -> str:
-    """``999``, ``1.2k``, ``34M``."""
-    if value is None:
-        return _NONE
-    units = ["T", "G", "M", "k", ""]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        units.pop()
-    unit = units[-1]
-    exact = value >= 10 or value == int(value)
-    return f"{value:.0f}{unit}" if exact else f"{value:.1f}{unit}"
-
-
-def micros(value: float | None) -> str:
-    """Microseconds as ``0.5 µs``, ``850 µs``, ``1.2 ms`` or ``3.0 s``."""
-    if value is None:
-        return _NONE
-    if value < 1000:
-        exact = value >= 10 or value == int(value)
-        return f"{value:.0f} µs" if exact else f"{value:.1f} µs"
-    if value < 1_000_000:
-        return f"{value / 1000:.1f} ms"
-    return f"{value / 1_000_000:.1f} s"
-
-
-def rtt(value: float | None) -> str:
-    """A round trip time; 0 and None mean that there was no answer."""
-    return micros(value) if value else _NONE
-
-
-def seconds(value: float | None) -> str:
-    """A duration in seconds as ``4s``, ``3m``, ``2h`` or ``5d``."""
-    if value is None:
-        return _NONE
-    for limit, unit, size in ((100, "s", 1), (6000, "m", 60), (172_800, "h", 3600)):
-        if value < limit:
-            return f"{value / size:.0f}{unit}"
-    return f"{value / 86400:.0f}d"
-
-
-def words(name: str | None) -> str:
-    """``race_won`` as ``race won``."""
-    return (name or _NONE).replace("_", " ")
 
 
 def choice(mode: str, reason: str) -> str:
@@ -99,37 +46,6 @@ def choice(mode: str, reason: str) -> str:
     if reason in ("", "none"):
         return words(mode)
     return f"{words(mode)}: {words(reason)}"
-
-
-def _table(*columns: str, gap: int = 2) -> Table:
-    """A table; a column whose title begins with ``>`` is aligned right."""
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for column in columns:
-        right = column.startswith(">")
-        # Folded rather than cut: an address without its end is worth nothing.
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _print(table: Table, empty: str) -> None:
-    _console().print(table if table.row_count else Text(empty))
-
-
-def _print_addresses(table: Table, empty: str) -> None:
-    _console(_MAX_WIDTH).print(table if table.row_count else Text(empty))
-
-
-def _pairs(rows: Iterable[tuple[str, str | Text]]) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    _console().print(table)
-
-
-def _state(up: bool, yes: str, no: str) -> Text:
-    return Text(yes, style="green") if up else Text(no, style="red")
 
 
 def status(data: Row) -> None:
@@ -152,9 +68,9 @@ def status(data: Row) -> None:
     ill, dead = data["backends_ill"], data["backends_dead"]
     draining += f", {ill} ill" if ill else ""
     draining += f", {dead} of them dead" if dead else ""
-    _pairs(
+    pairs(
         [
-            ("router", _state(data["ready"], "ready", "not ready")),
+            ("router", coloured(data["ready"], "ready", "not ready")),
             ("version", f"{data['version']}, pid {data['pid']}, up {seconds(data['uptime_s'])}"),
             ("interfaces", "\n".join([interfaces or "none", *reasons])),
             ("program", f"id {data['xdp_program_id']}, loader {data['loader']}"),
@@ -182,23 +98,19 @@ def _names(number: int, names: Sequence[str], what: str) -> str:
     return f"{', '.join(names)}{others} {'is' if number == 1 else 'are'} {what}"
 
 
-def _open(connections: int, most: int | None) -> str:
-    """Established connections, and how many there may be."""
-    return count(connections) if most is None else f"{connections}/{most}"
+def _of_limit(row: Row) -> str:
+    """Connections that count, and how many there may be: those that are closing have a place."""
+    most = row["max_connections"]
+    return NONE if most is None else f"{row['connections']}/{most}"
 
 
 def services(rows: Sequence[Row]) -> None:
     """Print the answer of ``services``."""
-    table = _table(
-        "SERVICE",
-        "ADDRESS",
-        "MODE",
-        "FORWARDING",
-        "FALLBACK",
-        ">DEADLINE",
-        "BACKENDS",
-        ">DECIDED",
-        ">OPEN",
+    limited = any(row["max_connections"] is not None for row in rows)
+    table = make_table(
+        *("SERVICE", "ADDRESS", "MODE", "FORWARDING", "FALLBACK", ">DEADLINE", "BACKENDS"),
+        *(">DECIDED", ">OPEN"),
+        *([">LIMIT"] if limited else []),
     )
     for row in rows:
         table.add_row(
@@ -206,17 +118,18 @@ def services(rows: Sequence[Row]) -> None:
             f"{row['address']}/{row['protocol']}",
             row["mode"],
             row["forwarding"],
-            row["fallback"] or _NONE,
+            row["fallback"] or NONE,
             micros(row["deadline_ms"] * 1000),
             " ".join(row["backends"]),
             count(row["decisions"]),
-            _open(row["connections"], row["max_connections"]),
+            count(row["open"]),
+            *([_of_limit(row)] if limited else []),
         )
-    _print_addresses(table, "No services.")
+    show_addresses(table, "No services.")
     for row in rows:
         for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row)):
             if line:
-                _console().print(f"{row['name']}: {line}")
+                make_console().print(f"{row['name']}: {line}")
 
 
 _MODES = {
@@ -244,42 +157,6 @@ def _not_stateless(flood: Row) -> str:
     return f"not stateless, as configured: {flood['obstacle']}" if flood["obstacle"] else ""
 
 
-def _backend_state(row: Row) -> Text:
-    health = row["health"]["state"]
-    if row["up"] and health in ("ill", "dead"):
-        return Text(health, style="red")
-    if row["up"] and row["draining"]:
-        return Text("draining", style="yellow")
-    return _state(row["up"], "up", "down")
-
-
-def _health_line(row: Row) -> str:
-    """Why a backend gets no new flows, or not all of its share yet."""
-    health = row["health"]
-    name, times = row["name"], health["times"]
-    again = f", for the {_ordinal(times)} time" if times > 1 else ""
-    if health["state"] in ("ill", "dead"):
-        since = f" for {seconds(health['since_s'])}" if (health["since_s"] or 0) >= 1 else ""
-        held = f", held for another {seconds(health['held_s'])}" if health["held_s"] >= 1 else ""
-        ignored = "; as all others are, so that it is tried all the same"
-        return (
-            f"{name} has been {health['state']}{since}: "
-            f"{health['why']}, says {_SAID_BY[health['source']]}{again}{held}"
-            f"{ignored if health['ignored'] else ''}"
-        )
-    if health["share"] < 1:
-        return f"{name} has come back: its weight counts {_percent(health['share'])} so far{again}"
-    return ""
-
-
-_SAID_BY = {"probe": "the probe", "traffic": "its traffic", "": "nobody"}
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{suffix or 'th'}"
-
-
 def changed(data: Row) -> None:
     """Print what a change of the configuration was, or would be, about."""
     for line in data["changes"]:
@@ -290,6 +167,8 @@ def changed(data: Row) -> None:
         print("Nothing was changed: this was a dry run.", file=stdout())
     if data.get("saved"):
         print(f"Written to {data['saved']}.", file=stdout())
+    for warning in data.get("warnings", ()):
+        print(f"Warning: {warning}", file=sys.stderr)
 
 
 def drained(data: Row) -> None:
@@ -304,59 +183,11 @@ def drained(data: Row) -> None:
         print(f"Warning: {data['warning']}", file=sys.stderr)
 
 
-def backends(rows: Sequence[Row]) -> None:
-    """Print the answer of ``backends``."""
-    shared = any(row["share"] is not None for row in rows)
-    raced = not shared or any(row["mode"] == "race" for row in rows)
-    table = _table(
-        *("BACKEND", "SERVICE", "ADDRESS", "STATE", "VIA", "PROBE", ">RTT"),
-        *([">SHARE", ">SCORE"] if shared else []),
-        *([">WINS"] if raced else []),
-        *(">ANSWERS", ">LOSSES"),
-    )
-    down: list[Text] = []
-    for row in rows:
-        table.add_row(
-            row["name"],
-            row["service"],
-            row["address"],
-            _backend_state(row),
-            f"{row['interface'] or _NONE}{' (kernel)' if row['path'] == 'kernel' else ''}",
-            row["probe"],
-            rtt(row["rtt_us"] or row["synack_us"]),
-            *([_percent(row["share"]), _fraction(row["score"])] if shared else []),
-            *([count(row["wins"])] if raced else []),
-            count(row["answers"]),
-            count(row["losses"]),
-        )
-        if not row["up"] and row["reason"]:
-            down.append(Text(f"{row['name']} is down: {row['reason']}"))
-        if not_read := scrape_line(row):
-            down.append(Text(not_read))
-        if health := _health_line(row):
-            down.append(Text(health))
-    _print_addresses(table, "No backends.")
-    console = _console()
-    for line in down:
-        console.print(line)
-
-
-def _percent(value: float | None) -> str:
-    """A part of 1 as ``33 %``, ``0.4 %``."""
-    if value is None:
-        return _NONE
-    return f"{value:.0%}" if value >= 0.1 or not value else f"{value:.1%}"
-
-
-def _fraction(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.2f}"
-
-
 def pushed(data: Row) -> None:
     """Print the answer of ``push``."""
     told = ", ".join(told_words(name, value) for name, value in data["told"].items())
     text = f"{data['backend']}: {told}, for {seconds(data['holds_s'])}"
-    _console().print(Text(text + _UNUSED.get(data["mode"], "")))
+    make_console().print(Text(text + _UNUSED.get(data["mode"], "")))
 
 
 _UNUSED = {
@@ -371,7 +202,7 @@ def flows(rows: Sequence[Row]) -> None:
     The source is what the backend sees in place of the client, if it does.
     """
     sources = any(row["source_address"] for row in rows)
-    table = _table(
+    table = make_table(
         *("CLIENT", "SERVICE", "BACKEND", *(["SOURCE"] if sources else []), "STATE", "CHOSEN BY"),
         *(">IN", ">PACKETS", ">BYTES", ">AGE", ">IDLE"),
         gap=1,
@@ -391,16 +222,16 @@ def flows(rows: Sequence[Row]) -> None:
             seconds(row["age_s"]),
             seconds(row["idle_s"]),
         )
-    _print_addresses(table, "No flows.")
+    show_addresses(table, "No flows.")
 
 
 def counters(data: Mapping[str, int], *, show_all: bool) -> None:
     """Print counters, those that are 0 only if asked for."""
-    table = _table("COUNTER", ">VALUE")
+    table = make_table("COUNTER", ">VALUE")
     for name, value in data.items():
         if value or show_all:
             table.add_row(name, str(value))
-    _print(table, "All counters are 0.")
+    show(table, "All counters are 0.")
 
 
 _SEVERITY_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -421,15 +252,15 @@ def doctor(rows: Sequence[Row], *, show_all: bool) -> None:
         if row["mend"]:
             text.append(f"\n→ {row['mend']}", style="bold")
         table.add_row(Text(severity, style=_SEVERITY_STYLE[severity]), row["subject"], text)
-    _print(table, "Nothing to mend.")
+    show(table, "Nothing to mend.")
     counts = {name: sum(row["severity"] == name for row in rows) for name in order}
-    _console().print(Text(", ".join(f"{count} {name}" for name, count in counts.items())))
+    make_console().print(Text(", ".join(f"{count} {name}" for name, count in counts.items())))
 
 
 def explain(data: Row) -> None:
     """Print one flow's time line, in microseconds since its first packet was seen."""
     chosen = choice(data["mode"], data["reason"])
-    console = _console()
+    console = make_console()
     console.print(
         Text(f"{data['client']} to {data['service']}/{data['protocol']}: ")
         + Text(data["backend"] or "refused", style="bold")
@@ -437,17 +268,17 @@ def explain(data: Row) -> None:
         + Text(f" ({chosen})")
     )
     console.print()
-    line = _table(">µs", "WHAT", "DETAIL")
+    line = make_table(">µs", "WHAT", "DETAIL")
     for step in sorted(data["timeline"], key=lambda step: step["t_us"]):
         line.add_row(_instant(step["t_us"]), words(step["what"]), str(step["detail"] or ""))
-    _print(line, "No time line was kept.")
+    show(line, "No time line was kept.")
     if data["candidates"]:
         console.print()
-        table = _table("CANDIDATE", ">RTT", "ANSWER", "")
+        table = make_table("CANDIDATE", ">RTT", "ANSWER", "")
         for row in data["candidates"]:
             mark = "chosen" if row["backend"] == data["backend"] else ""
             table.add_row(row["backend"], rtt(row["rtt_us"]), words(row["answer"]), mark)
-        _print(table, "")
+        show(table, "")
     if data["snapshot"]:
         console.print()
         _snapshot(data)
@@ -458,28 +289,28 @@ def explain(data: Row) -> None:
 
 def _snapshot(data: Row) -> None:
     """Who had which share of the table that a flow was picked by, and the terms of the scores."""
-    _console().print(Text(f"Snapshot, {micros(data['snapshot']['age_us'])} old:"))
+    make_console().print(Text(f"Snapshot, {micros(data['snapshot']['age_us'])} old:"))
     rows = data["snapshot"]["backends"]
     known = [name for name in _TERMS if any(row["terms"][name] is not None for row in rows)]
-    table = _table("BACKEND", ">SHARE", ">SCORE", *(f">{_TERMS[name]}" for name in known), "")
+    table = make_table("BACKEND", ">SHARE", ">SCORE", *(f">{_TERMS[name]}" for name in known), "")
     for row in rows:
         mark = "picked" if row["backend"] == data["backend"] else ""
-        terms = (_fraction(row["terms"][name]) for name in known)
-        table.add_row(row["backend"], _percent(row["share"]), _fraction(row["score"]), *terms, mark)
-    _print(table, "Nobody was known to answer.")
+        terms = (fraction(row["terms"][name]) for name in known)
+        table.add_row(row["backend"], percent(row["share"]), fraction(row["score"]), *terms, mark)
+    show(table, "Nobody was known to answer.")
     for row in rows:
         if told := told_line(row):
-            _console().print(Text(told))
+            make_console().print(Text(told))
 
 
 def _compared(data: Row) -> None:
     """What mode ``inline`` knew of the two that it chose from."""
-    table = _table("COMPARED", ">ANSWERS IN", ">OPEN", ">WEIGHT", ">COST", "")
+    table = make_table("COMPARED", ">ANSWERS IN", ">OPEN", ">WEIGHT", ">COST", "")
     for row in data["compared"]:
         mark = "chosen" if row["backend"] == data["backend"] else ""
         wait, cost = (rtt(row[name]) for name in ("wait_us", "cost_us"))
         table.add_row(row["backend"], wait, str(row["open"]), str(row["weight"]), cost, mark)
-    _print(table, "")
+    show(table, "")
 
 
 _TERMS = {"rtt": "RTT", "ttft": "TTFT", "cache": "CACHE", "queue": "QUEUE", "usage": "USAGE"}

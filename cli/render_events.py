@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _FIRST = ("number", "time", "event", "level")
@@ -28,10 +28,20 @@ def event_text(event: Mapping[str, Any]) -> str:
 
 def _word(value: object) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{key}:{each}" for key, each in value.items())
+        return _several(f"{_plain(key)}:{_word(each)}" for key, each in value.items())
     if isinstance(value, list):
-        return ",".join(map(str, value))
+        return _several(map(_word, value))
+    text = _plain(value)
+    return f'"{text}"' if " " in text else text
+
+
+def _several(words: Iterable[str]) -> str:
+    """Words without blanks stand close; whole sentences, each in quotes, with a blank between."""
+    found = list(words)
+    return (", " if any(" " in each for each in found) else ",").join(found)
+
+
+def _plain(value: object) -> str:
     text = str(value) if isinstance(value, str | int | float) else json.dumps(value)
     # What comes from outside must not move the cursor.
-    text = "".join(each if each.isprintable() else "?" for each in text)
-    return f'"{text}"' if " " in text else text
+    return "".join(each if each.isprintable() else "?" for each in text)

@@ -20,12 +20,31 @@ def gain_line(service: Mapping[str, Any]) -> str:
         return f"{head} nothing to compare yet"
     arms = view["arms"]
     told = f"{head} first byte p99 {arms['control']['p99_ms']:g} ms, with the mode "
-    told += f"{arms['mode']['p99_ms']:g} ms; it gains {gain['estimate']:g} ms"
+    told += f"{arms['mode']['p99_ms']:g} ms; {_difference(gain['estimate'])}"
     flows = f"of {arms['mode']['count']} and {arms['control']['count']} flows"
     if gain["low"] is None or gain["high"] is None:
         return f"{told} ({flows}: too few to say how sure that is)"
     confidence = round(100 * control["confidence"])
-    return f"{told} ({confidence} %: {gain['low']:g} to {gain['high']:g} ms, {flows})"
+    return f"{told} ({confidence} %: {_span(gain['low'], gain['high'], gain['estimate'])}, {flows})"
+
+
+def _difference(gain_ms: float) -> str:
+    if gain_ms == 0:
+        return "that makes no difference"
+    return f"it gains {gain_ms:g} ms" if gain_ms > 0 else f"it is {-gain_ms:g} ms slower"
+
+
+def _span(low_ms: float, high_ms: float, gain_ms: float) -> str:
+    """From end to end; which way is said where it is not the one that was said before."""
+    if low_ms >= 0 and gain_ms >= 0:
+        return f"{low_ms:g} to {high_ms:g} ms"
+    if high_ms <= 0 and gain_ms <= 0:
+        return f"{-high_ms:g} to {-low_ms:g} ms{'' if gain_ms else ' slower'}"
+    return f"{_side(low_ms)} to {_side(high_ms)}"
+
+
+def _side(gain_ms: float) -> str:
+    return f"{abs(gain_ms):g} ms {'slower' if gain_ms < 0 else 'faster'}"
 
 
 def costs(status: Mapping[str, Any]) -> str:

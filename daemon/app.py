@@ -33,6 +33,7 @@ from xdp_router.adapters.connection_probes import ConnectionProbes
 from xdp_router.adapters.control import ControlServer
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.loader import make_loader
+from xdp_router.adapters.map_sizes import sizes_of
 from xdp_router.adapters.map_specs import Sizes
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pin_lock import PinLock
@@ -66,7 +67,6 @@ from .kernel_state import KernelState
 from .loads import load_reader
 from .logs import listen, log_fault
 from .loop import EngineLoop
-from .map_sizes import sizes_of
 from .mode_commands import ModeCommands
 from .nat_ports import NatPorts
 from .network import Network
@@ -425,7 +425,7 @@ class Router:
         if former is not None:
             undo.callback(former.close)
             self.number(*former.renumber(self.config, self._sizes))
-            takeover.require_room(former, self._sizes())
+            adoption.require_room(former, self._sizes())
 
     def _adopt(
         self, former: adoption.Former, sizes: Sizes, undo: contextlib.AsyncExitStack

@@ -24,6 +24,7 @@ from xdp_router.core.config_edit import Edit, EditError, apply_edit
 from xdp_router.core.errors import ConfigError, ConfigProblem, XdpRouterError
 
 from . import garbage
+from .config_layout import laid_out
 
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -84,9 +85,15 @@ class ConfigFile:
             ) from error
         try:
             bare = text.removeprefix(_BYTE_ORDER_MARK)
+            if not bare.endswith("\n"):  # or what is put in would go on with its last line
+                bare += "\r\n" if "\r\n" in bare else "\n"
             document = tomlkit.parse(bare)
             apply_edit(document, config, edit)
-            new = text[: len(text) - len(bare)] + tomlkit.dumps(document)
+            mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+            edited = tomlkit.dumps(document)
+            new = mark + laid_out(bare, edited)
+            if not _says(new, wanted):  # a text in several lines may look like tables
+                new = mark + edited
             kept = document_of(new) == wanted
         except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError) as error:
             raise self._beyond_us(str(error)) from error
@@ -145,6 +152,13 @@ def _write_aside(real: Path, text: str, undo: contextlib.ExitStack) -> str:
         file.flush()
         os.fsync(fd)
     return aside
+
+
+def _says(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return document_of(text) == wanted
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def document_of(text: str) -> dict[str, Any]:

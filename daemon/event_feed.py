@@ -17,6 +17,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
+from xdp_router.core.event_names import LOST
 from xdp_router.core.model import Decision
 
 KEPT = 1000
@@ -28,8 +29,6 @@ AT_ONCE = 50
 PAUSE_S = 0.01
 """And then a reader waits: all of them together must not take the loop from first packets."""
 
-LOST = "events_lost"
-"""What a reader is told in the place of those that it did not get."""
 _IN_FULL = ("decision", "decision_lost")
 """Lines of the log that are a sample of what comes here in full."""
 

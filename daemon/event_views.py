@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdp_router.adapters.control import CommandError
 from xdp_router.core.address import format_client, format_endpoint
+from xdp_router.core.event_names import reject_unknown
 from xdp_router.core.model import Endpoint
 
 from .event_feed import KEPT
@@ -36,6 +37,10 @@ class EventViews:
         names = args.get("names") or []
         if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             raise CommandError("names: expected a list of names of events")
+        try:
+            reject_unknown(names)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
         if args.get("follow"):
             return self._router.feed.follow(frozenset(names))
         limit = args.get("limit", KEPT)
@@ -51,8 +56,8 @@ class NameViews:
         self._router = router
 
     def names(self, args: Mapping[str, Any]) -> list[str]:
-        """``kind``: service, backend, or client or address (of the newest decisions);
-        ``prefix``."""
+        """``kind``: service, backend (with ``service``: of that one), or client or address (of the
+        newest decisions); ``prefix``."""
         kind, prefix = args.get("kind"), args.get("prefix", "")
         found: Iterable[str]
         if kind == "service":
@@ -61,6 +66,7 @@ class NameViews:
             found = (
                 backend.name
                 for service in self._router.config.services
+                if args.get("service") in (None, service.name)
                 for backend in service.backends
             )
         elif kind in ("client", "address"):

@@ -23,7 +23,7 @@ from xdp_router.adapters.kernel_forwarding import (
     Obstacle,
     SourceRoute,
     forward_obstacles,
-    mend,
+    how_to_mend,
     own_changes,
     own_source,
     read_facts,
@@ -90,7 +90,10 @@ class State:
         return flags
 
 
-_OFF = (Obstacle('kernel_handoff is "off"', ()),)
+_OFF = (Obstacle('kernel_handoff is "off"', (), 'kernel_handoff = "check" in [router]'),)
+
+_LOOK = "ip link show {name}: where it is there, it is looked at again by itself"
+_SET = 'kernel_handoff = "set" in [router]'
 
 
 class Handoff:
@@ -288,7 +291,7 @@ class Handoff:
             if self._mode is KernelHandoff.SET and self._mend(name, found):
                 found = self._obstacles(name, ifindex, sources)
         except (SysctlError, ValueError) as error:  # it has just gone
-            gone = (Obstacle(str(error), ()),)
+            gone = (Obstacle(str(error), (), _LOOK.format(name=name)),)
             return State(name, takes, dict.fromkeys(self._families, Ways(gone, gone)))
         return State(
             name,
@@ -328,7 +331,8 @@ class Handoff:
         before, self.interfaces = self.interfaces, found
         needed = not all(state.takes_frames for state in found.values())
         for ifindex, state in found.items():
-            _report(before.get(ifindex, State(state.name)), state, needed)
+            was = before.get(ifindex, State(state.name))
+            _report(was, state, needed, checks=self._mode is KernelHandoff.CHECK)
         self._network.reconsider()
 
 
@@ -345,13 +349,15 @@ def _read_empty(changes: socket.socket, changed: asyncio.Event) -> None:
 
 
 def _reason(target: State, obstacles: tuple[Obstacle, ...]) -> str:
-    changes = tuple(change for each in obstacles for change in each.changes)
     text = "; ".join(each.text for each in obstacles)
-    how = f": {mend(changes)}" if changes else ""
-    return f"{target.name} takes no XDP frames, and the kernel cannot take over: {text}{how}"
+    return (
+        f"{target.name} takes no XDP frames, and the kernel cannot take over: {text}: "
+        f"{how_to_mend(obstacles)}"
+    )
 
 
-def _report(before: State, state: State, needed: bool) -> None:
+def _report(before: State, state: State, needed: bool, *, checks: bool) -> None:
+    """``checks``: the router may be told to set what it takes."""
     if before.takes_frames != state.takes_frames:
         if state.takes_frames:
             _log.info("takes_xdp_frames", interface=state.name)
@@ -365,10 +371,16 @@ def _report(before: State, state: State, needed: bool) -> None:
                 "end: ethtool -K PEER gro on",
             )
     for family in sorted(before.ways.keys() | state.ways.keys()):
-        _report_family(family, before.of(family), state, needed)
+        _report_family(family, before.of(family), state, needed, checks)
 
 
-def _report_family(family: int, before: Ways, state: State, needed: bool) -> None:
+def _mend_of(interface: str, obstacles: tuple[Obstacle, ...], checks: bool) -> str:
+    """What the operator can do, or have done where the router may."""
+    how = how_to_mend(obstacles)
+    return f"{how}; or {_SET}" if checks and own_changes(interface, obstacles) else how
+
+
+def _report_family(family: int, before: Ways, state: State, needed: bool, checks: bool) -> None:
     ways, ip = state.of(family), f"IPv{family}"
     for what, old, new in (
         ("for backends", before.forward, ways.forward),
@@ -381,7 +393,7 @@ def _report_family(family: int, before: Ways, state: State, needed: bool) -> Non
                 family=ip,
                 packets=what,
                 reason="; ".join(each.text for each in new),
-                mend=mend(change for each in new for change in each.changes),
+                mend=_mend_of(state.name, new, checks),
             )
         elif old and not new:
             _log.info("handoff_possible", interface=state.name, family=ip, packets=what)

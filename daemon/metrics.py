@@ -148,6 +148,10 @@ class RouterMetrics:
         for labels, backend in self._swept():
             yield labels, float(self._router.figures.traffic.live.get(backend.id, 0))
 
+    def _flows_open(self) -> Iterator[Sample]:
+        for labels, backend in self._backends():
+            yield labels, float(self._router.state.maps.backend_loads.open(backend.id))
+
     # Decisions and backends
 
     def _decisions_total(self) -> Iterator[Sample]:

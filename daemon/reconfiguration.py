@@ -25,6 +25,7 @@ import structlog
 from xdp_router.adapters import adoption, netlink
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.control import CommandError, Handler
+from xdp_router.adapters.host_checks import HostWarning
 from xdp_router.core.changes import Change, Changes, diff
 from xdp_router.core.config import RouterConfig, read_document
 from xdp_router.core.config_direct import speaks_ipv6
@@ -32,12 +33,12 @@ from xdp_router.core.config_edit import Edit, EditError, Verb, apply_edit
 from xdp_router.core.engine import EngineSettings
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.identity import Known, renumber, vanished
-from xdp_router.core.model import Backend, Endpoint
+from xdp_router.core.model import Backend, Endpoint, Service
 
 from . import garbage
 from .config_file import ConfigFile, document_of
 from .direct_paths import require_on_link
-from .preflight import report_limits, report_services
+from .preflight import new_limit_faults, report, report_limits, service_faults, unreached
 
 if TYPE_CHECKING:
     from .app import Router
@@ -165,6 +166,15 @@ class Reconfiguration:
         attached = {link.ifindex for link in router.attachments.links}
         netlink.require_attached(resolutions.values(), attached, names)
         require_on_link(backends, {**self._resolutions(known), **resolutions})
+        known_ids = {each.id for service in router.config.services for each in service.backends}
+        new = [each for each in backends if each.id not in known_ids]
+        lost = unreached(new, {**self._resolutions(known), **resolutions}, config.services)
+        told = [*lost, *new_limit_faults(router.config, config, router.rooms)]
+        before = {service.endpoint for service in router.config.services}
+        added = [service for service in config.services if service.endpoint not in before]
+        found = await asyncio.to_thread(self._judged, added)
+        told += [f"{each.text}: {each.mend}" for each in found]
+        changes = dataclasses.replace(changes, warnings=tuple(told))
         if dry_run:
             return changes
         if not changes:
@@ -175,7 +185,6 @@ class Reconfiguration:
         if {each.id for each in retired} != self._would_retire(config):
             # Meanwhile some of them have retired for good.
             config, retired = self._numbered(wanted, router.config)
-        before = {service.endpoint for service in router.config.services}
         try:
             self._apply(config, retired, resolutions)
         except XdpRouterError as error:  # a map that refuses, though there was room
@@ -183,13 +192,16 @@ class Reconfiguration:
             raise CannotChange(f"cut short: {error}: {_CUT_SHORT}") from error
         self._tell(changes)
         report_limits(config, router.rooms)
-        new = [service for service in config.services if service.endpoint not in before]
-        interfaces = [link.interface for link in router.attachments.links]
+        report(found)
+        return changes
+
+    def _judged(self, services: list[Service]) -> list[HostWarning]:
+        interfaces = [link.interface for link in self._router.attachments.links]
         try:
-            await asyncio.to_thread(report_services, new, interfaces)
+            return service_faults(services, interfaces)
         except netlink.HostError as error:  # what it would have warned of is not known
             _log.error("services_not_checked", reason=str(error))
-        return changes
+            return []
 
     def _resolutions(self, addrs: Iterable[int]) -> dict[int, netlink.Resolution]:
         watcher = self._router.watcher
@@ -334,7 +346,11 @@ def edit_of(what: str, args: Mapping[str, Any]) -> Edit:
 
 def changes_view(changes: Changes, *, applied: bool) -> dict[str, Any]:
     """For the control socket."""
-    return {"applied": applied, "changes": [_view(line) for line in changes.lines]}
+    return {
+        "applied": applied,
+        "changes": [_view(line) for line in changes.lines],
+        "warnings": list(changes.warnings),
+    }
 
 
 def _view(line: Change) -> dict[str, Any]:

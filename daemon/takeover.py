@@ -32,8 +32,6 @@ from .flow_mover import FlowMover
 
 _BATCH = 1024
 _SPECS = {spec.name: spec for spec in MAP_SPECS}
-_TWO_A_FLOW = ("flow_table", "flow_table6")
-"""Tables whose size is told in flows, as ``max_flows`` has it."""
 _FINISH_NS = 20_000_000_000
 """Without a daemon, XDP decides alone: longer than that nobody waits for another size."""
 _log = structlog.get_logger()
@@ -93,26 +91,6 @@ def _check(found: InstanceRef, former: adoption.Former, mode: AttachMode | None)
             )
 
 
-def require_room(former: adoption.Former, sizes: Sizes) -> None:
-    """Raise XdpRouterError if a table of flows is to be smaller than what is in it.
-
-    Changes nothing. New flows may still come meanwhile: they wait in the table of before.
-    """
-    maps = former.plane.maps
-    for name in _TWO_A_FLOW:
-        entries, wanted = bpf.map_info(maps[name]).max_entries, _SPECS[name].entries(sizes)
-        if wanted == 1 or wanted >= entries:
-            continue
-        there = resize.count_entries(maps, name)
-        if there > wanted:
-            flows = (there + 1) // 2
-            raise XdpRouterError(
-                f"{name}: {flows} connections are established, more than max_flows = "
-                f"{wanted // 2} has room for: attach with --max-flows {flows} or more, or with "
-                f"{entries // 2} as before, or wait until there are fewer"
-            )
-
-
 def switch(
     former: adoption.Former, loader: Loader, sizes: Sizes, taken: Callable[[DataPlane], None]
 ) -> DataPlane:
@@ -142,7 +120,7 @@ def switch(
     taken(plane)
     carry.finish()
     for name, (entries, entries_now) in anew.items():
-        each = 2 if name in _TWO_A_FLOW else 1
+        each = 2 if name in adoption.TWO_A_FLOW else 1
         _log.info("map_resized", map=name, before=entries // each, size=entries_now // each)
     for name in kept:
         _log.warning(

@@ -171,6 +171,7 @@ class Views:
                 "deadline_ms": service.deadline_ns / 1e6,
                 "backends": [backend.name for backend in service.backends],
                 "decisions": totals.get(service.id, 0),
+                "open": self._open(service),
                 "connections": self._router.state.maps.usage.open(service.id),
                 "max_connections": service.max_connections or None,
                 "except_ports": [format_ports(ports) for ports in service.except_ports],
@@ -188,6 +189,13 @@ class Views:
             for service in config.services
             if self._router.config is config or self._is_there(service)
         )
+
+    def _open(self, service: Service) -> int:
+        """Established flows of which nobody has said goodbye, those of removed backends too."""
+        router = self._router
+        gone = (each for each in router.retirement.backends if each.service == service.id)
+        loads = router.state.maps.backend_loads
+        return sum(loads.open(each.id) for each in (*service.backends, *gone))
 
     def _is_there(self, service: Service) -> bool:
         """Whether a service is still one: rows are sent while others may change things."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from xdp_router.adapters.completion import names_of
+from xdp_router.adapters.completion import keys_of, names_of
 from xdp_router.cli import render
 from xdp_router.core.config_edit import parse_keys
 
@@ -113,8 +113,12 @@ def _edit_options(command: _Command) -> _Command:
     return command
 
 
-_words = click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")
-_words_needed = click.argument("keys", nargs=-1, required=True, metavar="KEY=VALUE...")
+def _words(what: str, *, needed: bool) -> Callable[[_Command], _Command]:
+    """The ``KEY=VALUE`` words of a service or backend."""
+    metavar = "KEY=VALUE..." if needed else "[KEY=VALUE]..."
+    return click.argument(
+        "keys", nargs=-1, required=needed, metavar=metavar, shell_complete=keys_of(what)
+    )
 
 
 def _send(context: Context, what: str, as_json: bool, **args: object) -> None:
@@ -142,7 +146,7 @@ def service() -> None:
     metavar="ADDR:PORT[,KEY=VALUE...]",
     help="A backend of it; may be given several times.",
 )
-@_words
+@_words("service", needed=False)
 @_edit_options
 @pass_context
 def service_add(
@@ -175,7 +179,7 @@ def service_add(
 
 @service.command("set")
 @click.argument("name", shell_complete=names_of("service"))
-@_words_needed
+@_words("service", needed=True)
 @_edit_options
 @pass_context
 def service_set(
@@ -207,7 +211,7 @@ def backend() -> None:
 @backend.command("add")
 @click.argument("service_name", metavar="SERVICE", shell_complete=names_of("service"))
 @click.argument("address", metavar="ADDR:PORT")
-@_words
+@_words("backend", needed=False)
 @_edit_options
 @pass_context
 def backend_add(
@@ -235,7 +239,7 @@ def backend_add(
 
 @backend.command("set")
 @click.argument("name", shell_complete=names_of("backend"))
-@_words_needed
+@_words("backend", needed=True)
 @_edit_options
 @pass_context
 def backend_set(

@@ -9,6 +9,7 @@ import click
 
 from xdp_router.adapters import completion
 from xdp_router.cli import render
+from xdp_router.core.config import MAX_FLOWS
 
 from .context import Context, json_option, pass_context
 
@@ -22,6 +23,12 @@ from .context import Context, json_option, pass_context
     metavar="FILE",
     help="Look at the services and backends of this file; default: the running daemon's.",
 )
+@click.option(
+    "--max-flows",
+    type=click.IntRange(*MAX_FLOWS),
+    metavar="N",
+    help="As attach is to be given it; goes before max_flows of the file.",
+)
 @click.option("--all", "show_all", is_flag=True, help="Also show what is in order.")
 @json_option
 @pass_context
@@ -31,6 +38,7 @@ def doctor(
     context: Context,
     interfaces: tuple[str, ...],
     config_file: Path | None,
+    max_flows: int | None,
     show_all: bool,
     as_json: bool,
 ) -> None:
@@ -46,11 +54,16 @@ def doctor(
     from xdp_router.core.errors import ConfigError
 
     config = None
+    if config_file is None and max_flows is not None:
+        raise click.UsageError("--max-flows goes before that of a file: give --config FILE, too")
     if config_file is not None:
         try:
-            config = parse_config(config_file.read_text("utf-8"), str(config_file))
+            config = parse_config(config_file.read_text("utf-8"), str(config_file), max_flows)
         except ConfigError as error:
             click.echo(f"Error: {error}", err=True)
+            ctx.exit(2)
+        except UnicodeDecodeError:
+            click.echo(f"Error: {config_file}: not UTF-8 text: expected TOML", err=True)
             ctx.exit(2)
     found = examine(Path(context.control), Path(context.pins), interfaces, config)
     grave = worst(found)

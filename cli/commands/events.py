@@ -7,9 +7,22 @@ import contextlib
 
 import click
 
+from xdp_router.adapters.completion import events as event_names
 from xdp_router.cli.render_events import event_line, event_text
+from xdp_router.core.event_names import reject_unknown
 
 from .context import Context, pass_context
+
+
+def _known(
+    _context: click.Context, _option: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """An event that never comes would be waited for in silence."""
+    try:
+        reject_unknown(names)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return names
 
 
 @click.command()
@@ -26,6 +39,8 @@ from .context import Context, pass_context
     "names",
     multiple=True,
     metavar="NAME",
+    callback=_known,
+    shell_complete=event_names,
     help="Only events of this name, such as decision or backend_down; may be given again.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")

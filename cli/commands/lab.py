@@ -212,11 +212,16 @@ def _other_options(directory: Path, prefix: str) -> str:
 @_directory_option
 @_prefix_option
 def down(directory: Path, prefix: str) -> None:
-    """Take the lab away, also a part of one; nothing happens if there is none."""
+    """Take the lab away, also a part of one; nothing happens if there is none.
+
+    What somebody else has started in its namespaces is told, and not ended.
+    """
     from xdp_router.lab import down as lab_down
 
     removed = lab_down(directory=directory, prefix=prefix)
     click.echo("No lab was up." if removed.nothing else "The lab is gone.")
+    for guest in removed.guests:
+        click.echo(f"{guest}.")
 
 
 @lab.command()

@@ -191,6 +191,9 @@ def test_a_missing_capability_takes_the_backend_down(side: str) -> None:
             and each["packets"] == ("for backends" if side == "cl" else "replies")
         ]
         assert (warning["log_level"], warning["interface"]) == ("warning", side)
+        assert warning["mend"] == (
+            f'sysctl -w net.ipv4.conf.{side}.forwarding=1; or kernel_handoff = "set" in [router]'
+        )
         write(side, "forwarding", 1)
         stage.handoff.look()
         assert stage.heard[-1]
@@ -206,7 +209,9 @@ def test_off() -> None:
         stage.handoff.look()
         assert stage.flags() == (abi.IF_NO_XMIT,) * 2
         assert stage.heard == [True, False]
-        assert stage.network.paths[1][1].endswith('kernel_handoff is "off"')
+        assert stage.network.paths[1][1].endswith(
+            'kernel_handoff is "off": kernel_handoff = "check" in [router]'
+        )
 
 
 @in_fresh_netns

@@ -14,7 +14,7 @@ import structlog
 
 from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.small_router import flow_entries, put_flow
-from xdp_router.adapters.adoption import Former
+from xdp_router.adapters.adoption import Former, require_room
 from xdp_router.adapters.bpf_maps import Maps
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.map_specs import Sizes
@@ -30,7 +30,6 @@ from xdp_router.daemon.takeover import (
     drain_leftovers,
     find_former,
     leftover_events,
-    require_room,
     switch,
 )
 

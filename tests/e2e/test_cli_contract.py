@@ -86,7 +86,7 @@ def test_services(router: Router, peer: socket.socket) -> None:
     web, own = router.json("services")
     address, port = router.service
     assert web.pop("decisions") >= 1
-    assert web.pop("connections") >= 1
+    assert web.pop("connections") >= web.pop("open") >= 1
     assert web == {
         "name": "web",
         "address": f"{address}:{port}",
@@ -118,6 +118,23 @@ def test_services(router: Router, peer: socket.socket) -> None:
     assert set(web["first_byte"]) == {"fppl_share", "arms", "control_arm"}
     assert web["first_byte"]["arms"]["mode"]["established"] >= 1
     assert (own["name"], own["fallback"], own["backends"]) == ("own", "", ["o1", "o2", "o3"])
+
+
+def test_open_is_without_what_is_closing(router: Router, peer: socket.socket) -> None:
+    """A connection that was closed is no open one, though it has its place for a while."""
+
+    def web() -> tuple[int, int]:
+        (row,) = [each for each in router.json("services") if each["name"] == "web"]
+        return row["open"], row["connections"]
+
+    with connect(router) as second:
+        who(second)
+        before = web()
+    wait_for(lambda: web()[0] == before[0] - 1, 8, "it is not open any more")
+    assert web()[1] == before[1]
+    title, row, *_ = router.cli("services").stdout.splitlines()
+    assert title.split()[-1] == "OPEN"
+    assert row.split()[-1] == str(web()[0])
 
 
 def test_backends(router: Router, peer: socket.socket) -> None:

@@ -37,6 +37,8 @@ def _doctor(router: Router, *args: str) -> tuple[int, dict[str, dict[str, Any]]]
     done = router.run([*argv, "doctor", "--json", *args])
     assert not done.stderr
     answer = json.loads(done.stdout)
+    codes = [each["code"] for each in answer["findings"]]
+    assert codes.count("veth_peer_unseen") <= 1
     bad = {each["code"]: each for each in answer["findings"] if each["severity"] != "ok"}
     assert all(each["mend"] for each in bad.values())
     return done.returncode, bad
@@ -47,6 +49,8 @@ def test_before_attaching(router: Router) -> None:
     interfaces = router.lab.router_interfaces
     code, bad = _doctor(router, *interfaces, "--config", str(router.config))
     assert (code, set(bad) - {"ip_forward"}) == (0, {"veth_peer_unseen"})
+    # The same of each is said once.
+    assert bad["veth_peer_unseen"]["subject"] == " ".join(interfaces)
     code, bad = _doctor(router, interfaces[0], "--config", str(router.config))
     assert code == 1
     assert bad["backend_not_attached"]["severity"] == "fail"
@@ -87,6 +91,26 @@ def test_after_its_death(router: Router) -> None:
     code, bad = _doctor(router)
     assert code == 0
     assert {"control_stale", "heartbeat", "heartbeat_stale"} <= set(bad)
+
+
+def test_what_attach_refuses_because_of_the_file(router: Router) -> None:
+    """Is found before, with the mend; --max-flows goes before the file's, as it does there."""
+    interfaces = router.lab.router_interfaces
+    nobodys = 'metrics = "198.18.200.9:9850"'
+    router.config.write_text(calm_config(router.lab.spec, nobodys))
+    code, bad = _doctor(router, *interfaces, "--config", str(router.config), "--max-flows", "1000")
+    assert code == 1
+    assert set(bad) - {"ip_forward"} == {"veth_peer_unseen", "metrics"}
+    assert bad["metrics"]["severity"] == "fail"
+    assert "Cannot assign requested address" in bad["metrics"]["text"]
+    done = router.attach_in_vain([*interfaces], "--config", str(router.config))
+    assert done.returncode == 1
+    assert "198.18.200.9:9850: Cannot assign requested address" in done.stderr
+    argv = [sys.executable, "-m", "xdp_router.cli.main", "doctor", "--max-flows", "1000"]
+    assert "give --config FILE, too" in router.run(argv).stderr
+    router.config.write_bytes(b"\xff")
+    done = router.run([*argv, "--config", str(router.config)])
+    assert (done.returncode, "not UTF-8" in done.stderr) == (2, True)
 
 
 def test_half_removed_pins(router: Router) -> None:

@@ -107,6 +107,13 @@ def test_a_service_is_added_and_removed(running: Router) -> None:
     assert good(running.cli("backend", "add", "api", server.replace(":8", ":9"), "name=a2"))[
         0
     ].startswith("+ backend a2 of api")
+    nowhere = ("backend", "add", "api", "198.19.77.9:80", "name=a3")
+    for more in (("--dry-run",), ()):
+        done = running.cli(*nowhere, *more)
+        assert done.returncode == 0
+        assert done.stderr == "Warning: backend a3 of api is down: no route to 198.19.77.9\n"
+    good(running.cli("backend", "set", "a3", "weight=2"))  # told once
+    good(running.cli("backend", "remove", "a3"))
     done = running.cli("service", "remove", "api", "--save")
     assert "no service is called 'api'; there are web: what was changed without --save is not" in (
         done.stderr

@@ -153,7 +153,8 @@ def test_off_is_refused_openly(router: Router) -> None:
     gro(router.lab.backends[0], False)
     router.start(calm_config(SPEC, OFF))
     assert backend(router)["reason"] == (
-        'be1 takes no XDP frames, and the kernel cannot take over: kernel_handoff is "off"'
+        'be1 takes no XDP frames, and the kernel cannot take over: kernel_handoff is "off": '
+        'kernel_handoff = "check" in [router]'
     )
     with pytest.raises(ConnectionRefusedError):
         connect(router)

@@ -120,6 +120,10 @@ def test_traffic_is_counted_to_the_byte(router: Router) -> None:
             sum(value(found, "flows", **each) for each in both),
         )
 
+    def open_now() -> float:
+        found = scrape(router)
+        return sum(value(found, "flows_open", service="web", backend=b) for b in ("b1", "b2"))
+
     wait_for(lambda: carried()[::2] == (CONNECTIONS, 0), 30, "all are aged out")
     flows, octets, _ = carried()
     with connect(router) as peer:
@@ -130,6 +134,8 @@ def test_traffic_is_counted_to_the_byte(router: Router) -> None:
         (row,) = [each for each in router.json("flows") if each["state"] == "established"]
         wait_for(lambda: carried()[1] - octets == row["bytes"], 10, "every byte")
         assert row["bytes"] > PAYLOAD
+        assert open_now() == 1
+    wait_for(lambda: open_now() == 0, 30, "it is not open any more")
     wait_for(lambda: carried()[2] == 0, 30, "it is aged out")
     assert carried()[1] - octets >= row["bytes"]
     counted = scrape(router)

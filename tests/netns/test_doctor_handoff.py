@@ -16,7 +16,7 @@ from xdp_router.core.address import parse_endpoint
 from xdp_router.linux.ethtool import Offload, set_offload
 
 WEB = ("web", parse_endpoint("198.18.100.1:80"))
-STUCK = Obstacle("it does not forward", (("net.x", "1"),))
+STUCK = Obstacle("it does not forward", (("net.ipv4.conf.a.x", "1"),))
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, Severity]]:
@@ -100,7 +100,16 @@ def test_one_armed() -> None:
     assert (lacks.code, possible.severity) == ("takes_no_xdp_frames", Severity.WARN)
     assert "ethtool -L" in lacks.mend
     assert "it does not forward" in possible.text
-    assert possible.mend == 'sysctl -w net.x=1; or kernel_handoff = "set"'
+    assert possible.mend == 'sysctl -w net.ipv4.conf.a.x=1; or kernel_handoff = "set"'
+
+
+def test_what_no_sysctl_mends() -> None:
+    """It is said what does, beside what others do, and never that the router could."""
+    booted = Obstacle("this kernel runs without IPv6", (), "boot it without ipv6.disable=1")
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (), 6: (booted,)})])
+    assert found.mend == "boot it without ipv6.disable=1"
+    (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (STUCK,), 6: (booted,)})])
+    assert found.mend == "sysctl -w net.ipv4.conf.a.x=1; boot it without ipv6.disable=1"
 
 
 def test_one_family_that_is_not_forwarded() -> None:
@@ -121,6 +130,6 @@ def test_nothing_is_handed_over_where_it_is_switched_off() -> None:
     assert found.text.endswith('dropped (no_path): kernel_handoff is "off"')
     assert found.mend.startswith('kernel_handoff = "check"')
     (_, found) = judge_handoff([HandoffFacts("a", "", False, {4: (STUCK,)})], off=True)
-    assert found.mend.endswith("and sysctl -w net.x=1")
+    assert found.mend.endswith("and sysctl -w net.ipv4.conf.a.x=1")
     (found,) = judge_handoff([HandoffFacts("a", "", True, {4: ()})], off=True)
     assert found.severity is Severity.OK

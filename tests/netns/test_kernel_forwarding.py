@@ -15,6 +15,7 @@ from xdp_router.adapters.host import Rtnl
 from xdp_router.adapters.kernel_forwarding import (
     Obstacle,
     forward_obstacles,
+    how_to_mend,
     mend,
     own_changes,
     read_facts,
@@ -170,3 +171,15 @@ def test_an_interface_that_is_gone() -> None:
     """An error that names the sysctl."""
     with pytest.raises(SysctlError, match=r"net\.ipv4\.conf\.none\."):
         read_facts("none", 99)
+
+
+def test_every_obstacle_says_what_to_do() -> None:
+    """None is made without; what mends several is said once each, commands before words."""
+    with pytest.raises(ValueError, match="nothing is said that mends it"):
+        Obstacle("so it is", ())
+    forwarding = Obstacle("off", (("net.a", "1"),))
+    gone = Obstacle("gone", (), "ip link show a")
+    assert gone.mend == "ip link show a"
+    both = [gone, forwarding, forwarding, Obstacle("off", (("net.b", "2"),)), gone]
+    assert how_to_mend(both) == "sysctl -w net.a=1 net.b=2; ip link show a"
+    assert how_to_mend(()) == ""

@@ -152,10 +152,12 @@ def test_a_kernel_without_the_switch() -> None:
 
 
 def test_a_kernel_without_ipv6() -> None:
-    """It has no sysctl that would help."""
+    """It has no sysctl that would help, and is booted otherwise."""
     (found,) = obstacles(InterfaceFacts("eth0", present=False))
     assert "without IPv6" in found.text
     assert mend(found.changes) == ""
+    assert found.mend == "boot it without ipv6.disable=1"
+    assert own_changes("eth0", [found]) == ()
 
 
 @in_fresh_netns

@@ -15,12 +15,19 @@ from tests.support.cast import service
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from xdp_router.adapters import xdp_link
 from xdp_router.adapters.host import link_info
+from xdp_router.adapters.netlink import Resolution
 from xdp_router.core.address import parse_endpoint
 from xdp_router.core.config import RouterConfig, Settings
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.flow_room import rooms_of
 from xdp_router.core.model import Mode
-from xdp_router.daemon.preflight import check_interfaces, report_host, report_limits
+from xdp_router.daemon.preflight import (
+    check_interfaces,
+    new_limit_faults,
+    report_host,
+    report_limits,
+    unreached,
+)
 
 
 @in_fresh_netns
@@ -89,3 +96,25 @@ def test_an_interval_that_cannot_be_kept_is_told() -> None:
     (line,) = lines
     assert (line["event"], line["log_level"]) == ("probe_interval_out_of_reach", "warning")
     assert line["mend"] == "probe_rate = 2000, or a longer probe_interval"
+
+
+def test_only_new_limits_are_told_of_a_change() -> None:
+    """Those that could not be reached before are known."""
+    small = replace(service(), max_connections=600)
+    before = RouterConfig((small,), Settings())
+    after = RouterConfig((replace(small, max_connections=700),), Settings())
+    (told,) = new_limit_faults(before, after, {4: 650, 6: 650})
+    assert told.startswith("max_connections of web (700) add up to more connections")
+    assert ": max_flows = 700 (or attach" in told
+    assert new_limit_faults(after, after, {4: 650, 6: 650}) == []
+    assert new_limit_faults(after, before, {4: 650, 6: 650}) == []
+
+
+def test_backends_without_a_way_are_told() -> None:
+    """With the reason; whose way is not known yet is not."""
+    web = service(3)
+    first, second, _ = web.backends
+    lost = Resolution(0, None, "no route to 198.19.77.9")
+    told = unreached(web.backends, {first.endpoint.addr: lost}, (web,))
+    assert told == [f"backend {first.name} of web is down: no route to 198.19.77.9"]
+    assert unreached((second,), {}, (web,)) == []

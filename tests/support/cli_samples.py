@@ -83,6 +83,7 @@ SERVICES: list[dict[str, Any]] = [
         "deadline_ms": 50,
         "backends": ["b1", "b2"],
         "decisions": 1234,
+        "open": 12,
         "connections": 17,
         "max_connections": 1000,
         "except_ports": [],

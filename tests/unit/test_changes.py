@@ -99,7 +99,7 @@ def test_nothing_differs_from_itself() -> None:
 
 
 def test_each_kind_of_change_is_a_line() -> None:
-    """Backends by their service; of what is added, all that was said."""
+    """Backends by their service; of what is added, what is not as it would be unsaid."""
     text = TEXT.replace('name = "b2"\naddress = "198.19.2.2:8080"', 'address = "198.19.3.2:8080"')
     text = text.replace(
         'deny = ["198.18.7.0/24"]', 'allow = ["198.18.0.0/16"]\naffinity = "source"'
@@ -109,9 +109,9 @@ def test_each_kind_of_change_is_a_line() -> None:
     assert lines(text) == [
         "~ event_rate 50000 -> 7",
         "~ nat_ports 10000-29999 -> 20000-20999",
-        "+ backend 198.19.3.2:8080 of web: weight 3, vlan as it came, probe syn",
+        "+ backend 198.19.3.2:8080 of web: address 198.19.3.2:8080, weight 3",
         "- backend b2 of web: its connections go on until they end",
-        "~ service api: affinity none -> source, affinity_time none -> 10m, "
+        "~ service api: affinity none -> source, "
         "allow none -> 198.18.0.0/16, deny 198.18.7.0/24 -> none",
         "~ backend a1 of api: weight 1 -> 2, vlan 7 -> as it came",
     ]
@@ -120,12 +120,133 @@ def test_each_kind_of_change_is_a_line() -> None:
 def test_a_service_with_another_address_is_another_one() -> None:
     """As over a restart: what connects to the old address has the old one until it ends."""
     found = lines(TEXT.replace("198.18.100.1:81", "198.18.100.1:82"))
-    assert found[0].startswith("+ service api: address 198.18.100.1:82, protocol tcp, ")
-    assert found[1].startswith("+ backend a1 of api: address 198.19.1.2:8081, weight 1, vlan 7")
+    assert found[0] == ("+ service api: address 198.18.100.1:82, protocol tcp, deny 198.18.7.0/24")
+    assert found[1] == "+ backend a1 of api: address 198.19.1.2:8081, vlan 7"
     assert found[2:] == [
         "- backend a1 of api: its connections go on until they end",
         "- service api: its connections go on until they end",
     ]
+
+
+ADDED = """
+[[service]]
+address = "198.18.100.2:80"
+{more}
+[[service.backend]]
+address = "198.19.1.2:8082"
+{of_backend}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "of_backend", "service", "backend"),
+    [
+        ("", "", "", ""),
+        ('name = "new"\nmode = "snapshot"', "", ", mode snapshot", ""),
+        ('deadline = "50ms"\nhealth_rise = 2', "weight = 1", "", ""),  # as they would be anyway
+        ('probe_interval = "1s"', "", ", probe_interval 1s", ""),  # the age follows from it
+        ("health = false", "", ", health false", ""),
+        ('affinity = "source"', "", ", affinity source", ""),
+        (
+            'affinity = "source"\naffinity_time = "1m"',
+            "",
+            ", affinity source, affinity_time 1m",
+            "",
+        ),
+        ('scrape = { preset = "vllm" }', "", ", scrape vllm", ""),
+        ("", 'probe = "http"', "", ", probe http"),
+        ("", 'probe = "http"\nprobe_path = "/x"', "", ", probe http, probe_path /x"),
+        (
+            "score = { rtt = 3, queue = 1.4 }",
+            "",
+            ", score.rtt 3, score.queue 1.4 "
+            "(in parts of 1: rtt 0.625 ttft 0.0417 cache 0.0417 queue 0.292 usage 0)",
+            "",
+        ),
+    ],
+)
+def test_of_what_is_added_nothing_is_told_that_nobody_said(
+    more: str, of_backend: str, service: str, backend: str
+) -> None:
+    """No default, and no key of something that is not there."""
+    found = lines(TEXT + ADDED.format(more=more, of_backend=of_backend))
+    name = "new" if "new" in more else "198.18.100.2:80/tcp"
+    assert found == [
+        f"+ service {name}: address 198.18.100.2:80, protocol tcp{service}",
+        f"+ backend 198.19.1.2:8082 of {name}: address 198.19.1.2:8082{backend}",
+    ]
+
+
+def test_event_rates_are_those_of_the_router_unless_said() -> None:
+    """A service that is added has the router's, which is no word of its own."""
+    text = "[router]\nservice_event_rate = 7\n"
+    found = lines(text + TEXT + ADDED.format(more="", of_backend=""))
+    assert found[0] == "~ service_event_rate 50000 -> 7"
+    assert found[3] == "+ service 198.18.100.2:80/tcp: address 198.18.100.2:80, protocol tcp"
+
+
+def set_on_web(before: str, now: str) -> list[str]:
+    """What is told when the first service says ``now`` in the place of ``before``."""
+
+    def config(said: str) -> str:
+        return TEXT.replace('name = "web"', f'name = "web"\n{said}')
+
+    old = after(CONFIG, config(before))
+    return [str(line) for line in diff(old, after(old, config(now))).lines]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("", "health = false", "health true -> false"),
+        ("health = false", "", "health false -> true"),
+        (
+            "health = false",
+            'health_rise = 5\nhealth_interval = "1s"',
+            "health false -> true, health_rise 5",
+        ),
+        ("", 'scrape = { preset = "vllm", path = "/m" }', "scrape none -> vllm, scrape.path /m"),
+        ('scrape = { preset = "vllm" }', "", "scrape vllm -> none"),
+        ('affinity = "source"', "", "affinity source -> none"),
+        (
+            "",
+            'affinity = "source"\naffinity_time = "1m"',
+            "affinity none -> source, affinity_time 1m",
+        ),
+        (
+            "",
+            "score = { rtt = 3, queue = 1 }",
+            "score.rtt 0.4 -> 3, score.queue 0.2 -> 1 "
+            "(in parts of 1: rtt 0.682 ttft 0.0455 cache 0.0455 queue 0.227 usage 0)",
+        ),
+        ("", "score = { rtt = 0.3, queue = 0.3 }", "score.rtt 0.4 -> 0.3, score.queue 0.2 -> 0.3"),
+        ("score = { rtt = 3 }", "", "score.rtt 3 -> 0.4"),
+        ("score = { rtt = 3 }", 'score = { rtt = 3, age = "9s" }', "score.age 10s -> 9s"),
+        ("", 'probe_interval = "1s"', "probe_interval 10ms -> 1s, snapshot_age 100ms -> 10s"),
+    ],
+)
+def test_what_was_set_is_told_as_it_was_said(before: str, now: str, told: str) -> None:
+    """And what it means, where that is something else; what went with it is not told."""
+    assert set_on_web(before, now) == [f"~ service web: {told}"]
+
+
+def test_how_weights_count_is_there_for_programs() -> None:
+    """As a key of its own."""
+    old = after(CONFIG, TEXT)
+    text = TEXT.replace('name = "web"', 'name = "web"\nscore = { rtt = 3, queue = 1 }')
+    (line,) = diff(old, after(old, text)).lines
+    keys = {key: (before, now) for key, before, now in line.keys}
+    assert keys["score.rtt"] == ("0.4", "3")
+    assert keys["score"][1] == "rtt 0.682 ttft 0.0455 cache 0.0455 queue 0.227 usage 0"
+
+
+def test_another_kind_of_probe_brings_its_keys() -> None:
+    """Those of HTTP that are said; none of them when it goes."""
+    text = TEXT.replace('name = "b1"', 'name = "b1"\nprobe = "http"\nprobe_host = "x"')
+    assert lines(text) == ["~ backend b1 of web: probe syn -> http, probe_host x"]
+    old = after(CONFIG, text)
+    found = [str(line) for line in diff(old, after(old, TEXT)).lines]
+    assert found == ["~ backend b1 of web: probe http -> syn"]
 
 
 def test_another_method_may_mean_other_backends() -> None:
@@ -164,6 +285,7 @@ OTHER: dict[str, Any] = {
     "name": "other",
     "mode": Mode.SNAPSHOT,
     "score": ScoreWeights(1, 0, 0, 0),
+    "score_said": ScoreWeights(2, 0, 0, 0),
     "forwarding": Forwarding.FULLNAT,
     "fallback": CONFIG.services[0].backends[1].id,
     "orphans": Orphans.HASH,

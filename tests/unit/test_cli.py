@@ -476,3 +476,15 @@ def test_reload_prints_what_differs() -> None:
     result = _run(router, "reload", "--dry-run")
     assert result.stdout.endswith("\nNothing was changed: this was a dry run.\n")
     assert [args for _, _, args in router.asked] == [{"dry_run": False}, {"dry_run": True}]
+
+
+def test_what_follows_from_a_change_is_a_warning() -> None:
+    """On standard error, beside what has changed; the change is made all the same."""
+    warned = {**LINES, "warnings": ["backend b9 of web is down: no route to 198.19.77.9"]}
+    router = _Router()
+    result = CliRunner().invoke(
+        main, ["reload"], obj=Context(ask_daemon=lambda *_: warned, open_pins=router.open)
+    )
+    assert result.exit_code == 0
+    assert result.stdout == "~ backend b1 of web: weight 1 -> 3\n"
+    assert result.stderr == "Warning: backend b9 of web is down: no route to 198.19.77.9\n"

@@ -34,6 +34,8 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     loop = asyncio.new_event_loop()
 
     def names(args: Mapping[str, Any]) -> list[str]:
+        if args.get("service") not in (None, "web"):
+            return []
         return [each for each in NAMES[args["kind"]] if each.startswith(args["prefix"])]
 
     server = ControlServer(path, {"names": names})
@@ -56,15 +58,16 @@ def completed(control: Path, program: str, line: str) -> list[str]:
         [program], env={**env, variable: "bash_source"}, capture_output=True, text=True, timeout=60
     )
     assert source.returncode == 0, source.stderr
-    # Words as bash takes them apart: at blanks, and around colons.
+    # Words as bash takes them apart: at blanks, around colons and equals signs.
     asking = """
 eval "$SOURCE"
 COMP_WORDS=(); COMP_LINE=$LINE; COMP_POINT=${#LINE}
 for word in $LINE; do
     rest=$word
-    while [[ $rest == *:* ]]; do
-        [[ ${rest%%:*} ]] && COMP_WORDS+=("${rest%%:*}")
-        COMP_WORDS+=(":"); rest=${rest#*:}
+    while [[ $rest == *[:=]* ]]; do
+        head=${rest%%[:=]*}
+        [[ $head ]] && COMP_WORDS+=("$head")
+        COMP_WORDS+=("${rest:${#head}:1}"); rest=${rest:${#head}+1}
     done
     [[ $rest ]] && COMP_WORDS+=("$rest")
 done
@@ -103,6 +106,35 @@ def test_names_that_the_daemon_knows(control: Path) -> None:
     # The line says which socket, not the environment.
     line = f"xdp-router --control {control} flows --backend b"
     assert completed(Path("/nowhere"), "xdp-router", line) == ["b1", "b2"]
+
+
+def test_names_of_events(control: Path) -> None:
+    """With or without a daemon, behind a blank or an equals sign."""
+    line = "xdp-router events --event backend_u"
+    assert completed(Path("/nowhere"), "xdp-router", line) == ["backend_undrained", "backend_up"]
+    line = "xdp-router events --event=backend_un"
+    assert completed(control, "xdp-router", line) == ["backend_undrained"]
+
+
+def test_keys_and_values_of_edits(control: Path) -> None:
+    """Keys that were not given yet; behind the equals sign what readline replaces there."""
+    program = "xdp-router"
+    assert completed(control, program, f"{program} service set web dead") == ["deadline="]
+    assert completed(control, program, f"{program} backend set b1 we") == ["weight="]
+    assert completed(control, program, f"{program} backend add web 198.18.1.2:80 vl") == ["vlan="]
+    line = f"{program} service add 198.18.1.2:80/tcp --backend 198.18.1.3:80 orph"
+    assert completed(control, program, line) == ["orphans="]
+    assert completed(control, program, f"{program} service set web mode=s") == ["snapshot"]
+    assert completed(control, program, f"{program} service set web orphans=") == ["reset", "hash"]
+    assert completed(control, program, f"{program} service set web probe=tcp-connect:") == []
+    assert completed(control, program, f"{program} service set web fallback=b") == ["b1", "b2"]
+    assert completed(control, program, f"{program} service set x fallback=b") == []
+    # An empty value takes a key away; the next word is a key again.
+    line = f"{program} service set web fallback= quic=true score.r"
+    assert completed(control, program, line) == ["score.rtt="]
+    offered = completed(control, program, f"{program} backend set b1 weight=3 ")
+    assert "vlan=" in offered
+    assert "weight=" not in offered
 
 
 def test_without_a_daemon_nothing_is_offered(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,27 @@ def test_line_ends_and_a_byte_order_mark_stay(tmp_path: Path, end: str) -> None:
     with file.written(new):
         pass
     assert path.read_bytes() == new.encode()
+
+
+def test_a_table_that_is_put_in_stands_apart(tmp_path: Path) -> None:
+    """With a blank line, also behind a last line without an end."""
+    add = Edit("backend", Verb.ADD, loaded(tmp_path / "router.toml").load().services[0].name)
+    add = replace(add, keys={"address": "198.18.1.9:80"})
+    added = '\n[[service.backend]]\naddress = "198.18.1.9:80"\n'
+    for text in (COMMENTED, COMMENTED.rstrip()):
+        file = loaded(tmp_path / "router.toml", text)
+        new = file.edited(add)
+        before, found, _ = new.partition(added)
+        assert found
+        assert text.startswith(before.rstrip())
+
+
+def test_a_text_that_looks_like_a_table_is_left_alone(tmp_path: Path) -> None:
+    """In several lines, it is no table: rather no blank line than another text."""
+    text = COMMENTED + 'name = "t"\nprobe = "udp"\nprobe_answer = """\na\n[[x]]\n# c\n"""\n'
+    file = loaded(tmp_path / "router.toml", text)
+    new = file.edited(Edit("backend", Verb.SET, "t", {"weight": 2}))
+    assert tomllib.loads(new)["service"][0]["backend"][-1]["probe_answer"] == "a\n[[x]]\n# c\n"
 
 
 def test_what_is_not_done_is_not_written(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cast import T0, decision, first
+from xdp_router.core.event_names import LOST
 from xdp_router.core.model import Decision, Mode, Reason
-from xdp_router.daemon.event_feed import AT_ONCE, KEPT, LOST, QUEUE, EventFeed
+from xdp_router.daemon.event_feed import AT_ONCE, KEPT, QUEUE, EventFeed
 
 
 def made(port: int = 1, error: str = "") -> Decision:

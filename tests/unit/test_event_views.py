@@ -46,6 +46,8 @@ def test_events_are_kept_or_followed() -> None:
         ({"limit": True}, "limit: expected"),
         ({"names": "decision"}, "names: expected a list"),
         ({"names": [1]}, "names: expected a list"),
+        ({"names": ["backend_don"]}, "no event is called 'backend_don': did you mean backend_down"),
+        ({"names": ["x"], "follow": True}, "no event is called 'x'"),
     ],
 )
 def test_what_cannot_be_is_refused(args: dict[str, object], told: str) -> None:
@@ -60,6 +62,8 @@ def test_names_begin_as_what_was_typed() -> None:
     assert views.names({"kind": "service"}) == ["web"]
     assert views.names({"kind": "backend", "prefix": "b"}) == ["b1", "b2", "b3"]
     assert views.names({"kind": "backend", "prefix": "x"}) == []
+    assert views.names({"kind": "backend", "service": "web"}) == ["b1", "b2", "b3"]
+    assert views.names({"kind": "backend", "service": "other"}) == []
     assert views.names({"kind": "client"}) == ["198.18.0.1:1/tcp", "198.18.0.1:12/tcp"]
     assert views.names({"kind": "address", "prefix": "198.18.0.1:12"}) == ["198.18.0.1:12"]
     with pytest.raises(CommandError, match="kind: expected service, backend"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from xdp_router.adapters.map_sizes import sizes_of
 from xdp_router.core.config import config_from_flags
 from xdp_router.core.model import Backend, Endpoint
-from xdp_router.daemon.map_sizes import sizes_of
 
 CONFIG = config_from_flags([("198.18.100.1:80", ["198.19.0.1:80", "198.19.0.2:80"])])
 LEFT = Backend(7, "left", Endpoint(0x20010DB8 << 96 | 1, 80), 3, 1)

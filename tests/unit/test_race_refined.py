@@ -13,7 +13,16 @@ from tests.unit.test_race import BACKENDS, SERVICE, T0, first, probe, reply, sen
 from xdp_router.core.commands import SendProbe, WriteBinding
 from xdp_router.core.engine import Engine, EngineSettings
 from xdp_router.core.events import BackendState, ProbeReply
-from xdp_router.core.model import Backend, Endpoint, Mode, ProbeAnswer, Reason, Service
+from xdp_router.core.model import (
+    Backend,
+    Endpoint,
+    Mode,
+    Probe,
+    ProbeAnswer,
+    ProbeKind,
+    Reason,
+    Service,
+)
 from xdp_router.core.score_inputs import ScoreInputs
 from xdp_router.core.selection import build_table
 from xdp_router.core.strategy.base import ProbeSettings, Verdict
@@ -144,3 +153,25 @@ def test_those_who_tied_are_given_room() -> None:
     race.apply((), SETTINGS)
     race.apply((service,), SETTINGS)
     assert winner(race, service, 99, {1: 100 * US, 2: 140 * US})[1] is Reason.RACE_WON
+
+
+def test_what_another_kind_of_probe_took_is_forgotten() -> None:
+    """Its round trip is no measurement of who is asked otherwise; what is counted goes on."""
+    service = replace(SERVICE, backends=BACKENDS[:2])
+    race = race_of(service)
+    winner(race, service, 0, {1: 100 * US, 2: 900 * US})
+    before = {number: race.stats(number) for number in (1, 2)}
+    assert [each.last_rtt_ns for each in before.values() if each] == [100 * US, 900 * US]
+    otherwise = replace(BACKENDS[1], probe=Probe(ProbeKind.ICMP))
+    race.apply((replace(service, backends=(BACKENDS[0], otherwise)),), SETTINGS)
+    found = race.stats(2)
+    assert found is not None
+    assert (found.last_rtt_ns, found.answers) == (0, 1)
+    same = race.stats(1)
+    assert same is not None
+    assert same.last_rtt_ns == 100 * US
+    tagged = replace(BACKENDS[0], vlan=7)
+    race.apply((replace(service, backends=(tagged, otherwise)),), SETTINGS)
+    moved = race.stats(1)
+    assert moved is not None
+    assert moved.last_rtt_ns == 0

@@ -118,7 +118,21 @@ def test_services_are_listed(capsys: Capture) -> None:
     assert "198.18.100.1:80/tcp" in row
     assert "50.0 ms" in row
     assert "b1 b2" in row
-    assert row.endswith("17/1000")
+    assert row.split()[-2:] == ["12", "17/1000"]
+
+
+def test_open_flows_are_without_those_that_close(capsys: Capture) -> None:
+    """A limit counts closing ones, too; without one there is no column of it."""
+    unlimited = {**SERVICES[0], "max_connections": None}
+    render.services([unlimited, {**SERVICES[0], "name": "api", "open": 16}])
+    lines = _lines(capsys)
+    assert lines[0].split()[-3:] == ["DECIDED", "OPEN", "LIMIT"]
+    assert lines[1].split()[-2:] == ["12", "-"]
+    assert lines[2].split()[-2:] == ["16", "17/1000"]
+    render.services([unlimited])
+    lines = _lines(capsys)
+    assert lines[0].endswith("OPEN")
+    assert lines[1].endswith(" 12")
 
 
 @pytest.mark.parametrize(
@@ -214,32 +228,6 @@ def test_a_choice_of_two_is_explained_by_both(capsys: Capture) -> None:
     assert lines[at + 2].split() == ["b1", "-", "0", "1", "-"]
 
 
-def test_backends_show_their_share(capsys: Capture) -> None:
-    """Of a mode that has a table; none is not the same as nothing known."""
-    picked = {"mode": "snapshot", "share": 0.0, "score": 0.25}
-    render.backends([{**BACKENDS[0], **picked}, {**BACKENDS[1], **picked, "share": 0.004}])
-    lines = _lines(capsys)
-    title = "BACKEND SERVICE ADDRESS STATE VIA PROBE RTT SHARE SCORE ANSWERS LOSSES"
-    assert lines[0].split() == title.split()
-    assert lines[1].split()[-4:] == ["0%", "0.25", "1.2k", "0"]
-    assert "0.4%" in lines[2].split()
-    render.backends([{**BACKENDS[0], **picked}, BACKENDS[1]])
-    assert {"SHARE", "WINS"} <= set(capsys.readouterr().out.splitlines()[0].split())
-    render.backends(BACKENDS)
-    assert "SHARE" not in _lines(capsys)[0]
-    render.backends([{**BACKENDS[1], "mode": "inline", "synack_us": 95.0}])
-    assert "95 µs" in _lines(capsys)[1]
-
-
-def test_backends_say_whose_metrics_are_not_read(capsys: Capture) -> None:
-    """Below the table, beside who is down."""
-    failed = {"url": "http://198.19.1.2:8000/metrics", "error": "refused", "missing": []}
-    render.backends([{**BACKENDS[0], "scrape": failed}, BACKENDS[1]])
-    last = " ".join(_lines(capsys)[-2:])
-    assert "b1: metrics of http://198.19.1.2:8000/metrics are not read: refused" in last
-    assert "b2 is down" in last
-
-
 @pytest.mark.parametrize(("mode", "says"), [("race", "equally fast"), ("inline", "does not look")])
 def test_what_is_told_in_vain_says_so(capsys: Capture, mode: str, says: str) -> None:
     """The mode may not look at it."""
@@ -274,41 +262,3 @@ def test_json_is_the_data(capsys: Capture) -> None:
     """What --json prints reads back as the same value."""
     render.json_out(FLOWS)
     assert json.loads(capsys.readouterr().out) == FLOWS
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"), (0, "0"), (999, "999"), (1000, "1k"), (1234, "1.2k"), (34_000, "34k"),
-        (999_499, "999k"), (999_999, "1.0M"), (5_500_000, "5.5M"),
-        (7_100_000_000_000_000, "7100T"),
-    ],
-)  # fmt: skip
-def test_counts_are_short(value: int | None, text: str) -> None:
-    """Counts take at most five characters up to the trillions."""
-    assert render.count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0, "0 µs"),
-        (0.53, "0.5 µs"),
-        (850.4, "850 µs"),
-        (1234, "1.2 ms"),
-        (2_500_000, "2.5 s"),
-    ],
-)
-def test_microseconds_choose_their_unit(value: float | None, text: str) -> None:
-    """Latencies are read without counting digits."""
-    assert render.micros(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (4.2, "4s"), (99, "99s"), (180, "3m"), (7200, "2h"), (432_000, "5d")],
-)
-def test_durations_choose_their_unit(value: float | None, text: str) -> None:
-    """Ages are short."""
-    assert render.seconds(value) == text

@@ -40,3 +40,14 @@ def test_people_get_the_time_of_day_and_what_there_is() -> None:
 def test_nothing_moves_the_cursor() -> None:
     """What comes from outside is shown, not obeyed."""
     assert "\x1b" not in event_text({"event": "x", "error": "\x1b[2J"})
+
+
+def test_sentences_of_a_list_are_told_apart() -> None:
+    """Each is quoted on its own; so are values of tables."""
+    changes = ["~ service web: deadline 50ms -> 20ms, mode race", "- backend b3 of web: gone"]
+    assert event_text({"event": "reconfigured", "changes": changes, "draining": ["b3", "b4"]}) == (
+        f'{"":12} reconfigured  changes="~ service web: deadline 50ms -> 20ms, mode race", '
+        '"- backend b3 of web: gone" draining=b3,b4'
+    )
+    assert event_text({"event": "x", "by": {"a": "b c", "d": 1}}).endswith('by=a:"b c", d:1')
+    assert "\x1b" not in event_text({"event": "x", "changes": ["\x1b[2J a"], "of": {"\x1b": 1}})

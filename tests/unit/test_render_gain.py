@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from xdp_router.cli.render_gain import costs, gain_line
 
 
@@ -21,6 +23,26 @@ def test_a_gain_has_its_interval() -> None:
         "control arm, 5 % of new flows by round robin: first byte p99 31 ms, with the mode 2.5 ms; "
         "it gains 28.5 ms (95 %: 20 to 33.25 ms, of 1000 and 52 flows)"
     )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "told"),
+    [
+        (-3.5, -9.0, -1.0, "it is 3.5 ms slower (95 %: 1 to 9 ms, of"),
+        (-3.5, -9.0, 2.0, "it is 3.5 ms slower (95 %: 9 ms slower to 2 ms faster, of"),
+        (3.5, -1.0, 9.0, "it gains 3.5 ms (95 %: 1 ms slower to 9 ms faster, of"),
+        (0.0, -1.0, 1.0, "that makes no difference (95 %: 1 ms slower to 1 ms faster, of"),
+        (0.0, 0.0, 1.0, "that makes no difference (95 %: 0 to 1 ms, of"),
+        (-3.5, None, None, "it is 3.5 ms slower (of 1000"),
+    ],
+)
+def test_a_loss_is_called_one(
+    estimate: float, low: float | None, high: float | None, told: str
+) -> None:
+    """No gain has a sign in front of it."""
+    line = gain_line(service({"estimate": estimate, "low": low, "high": high}))
+    assert told in line
+    assert " -" not in line
 
 
 def test_too_few_flows_are_said_to_be_too_few() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
+from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.identity import Known, renumber, vanished
 from xdp_router.core.model import Backend, Forwarding
 
@@ -36,6 +37,9 @@ from .pins import (
 from .xdp_link import XdpLink, open_link
 
 _BATCH = 4096
+_SPECS = {spec.name: spec for spec in MAP_SPECS}
+TWO_A_FLOW = ("flow_table", "flow_table6")
+"""Tables whose size is told in flows, as ``max_flows`` has it."""
 
 
 def find_former(root: Path, interfaces: Sequence[str]) -> InstanceRef | None:
@@ -252,3 +256,23 @@ def _check_maps(path: Path, plane: DataPlane, mend: str) -> None:
 def _layout(spec: MapSpec) -> tuple[int, int, int, int]:
     entries = spec.entries(Sizes()) if spec.name in resize.FIXED else 0
     return int(spec.type), spec.key_size, spec.value_size or 0, entries
+
+
+def require_room(former: Former, sizes: Sizes) -> None:
+    """Raise XdpRouterError if a table of flows is to be smaller than what is in it.
+
+    Changes nothing. New flows may still come meanwhile: they wait in the table of before.
+    """
+    maps = former.plane.maps
+    for name in TWO_A_FLOW:
+        entries, wanted = bpf.map_info(maps[name]).max_entries, _SPECS[name].entries(sizes)
+        if wanted == 1 or wanted >= entries:
+            continue
+        there = resize.count_entries(maps, name)
+        if there > wanted:
+            flows = (there + 1) // 2
+            raise XdpRouterError(
+                f"{name}: {flows} connections are established, more than max_flows = "
+                f"{wanted // 2} has room for: attach with --max-flows {flows} or more, or with "
+                f"{entries // 2} as before, or wait until there are fewer"
+            )

@@ -23,7 +23,7 @@ from xdp_router.core import abi
 from xdp_router.core.errors import XdpRouterError
 
 from . import bpf_syscall as bpf
-from . import resize
+from . import map_memory, resize
 from .bpf_ctypes import BpfError
 from .map_specs import (
     ENTRY_PROGRAM,
@@ -105,8 +105,8 @@ class DataPlane:
     def create(cls, loader: Loader, sizes: Sizes, pin_dir: Path | None) -> DataPlane:
         """Create the maps, load the programs, pin all of it under ``pin_dir`` (None: nowhere).
 
-        Raises NoBpfFs, InstanceExists, ProgramMismatch, VerifierError, UnsupportedHost or
-        BpfError; nothing is left behind then.
+        Raises NoBpfFs, InstanceExists, ProgramMismatch, VerifierError, UnsupportedHost, TooLarge
+        or BpfError; nothing is left behind then.
         """
         if pin_dir is not None:
             require_bpffs(pin_dir.parent.parent)
@@ -295,9 +295,14 @@ class DataPlane:
                     continue  # no program has a use for it
                 value_size = max(used)  # they run one after the other
             inner = self.maps[spec.inner] if spec.inner else 0
-            self.maps[spec.name] = bpf.map_create(
-                spec.type, spec.name, spec.key_size, value_size, wanted, spec.flags, inner
-            )
+            try:
+                self.maps[spec.name] = bpf.map_create(
+                    spec.type, spec.name, spec.key_size, value_size, wanted, spec.flags, inner
+                )
+            except BpfError as error:
+                if error.errno in (errno.ENOMEM, errno.E2BIG):
+                    raise map_memory.too_large(sizes, given, error) from error
+                raise
 
     def _load_family(self, program: Program, family: int) -> None:
         loaded = program.load(self.maps)

@@ -19,6 +19,7 @@ from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.flow_room import rooms_of
 
 from . import (
+    doctor_config,
     doctor_daemon,
     doctor_dataplane,
     doctor_handoff,
@@ -31,10 +32,11 @@ from . import (
 from .control import DEFAULT_CONTROL_PATH, ControlError
 from .control_client import ControlClient
 from .doctor_dataplane import Facts
-from .doctor_finding import Finding, guarded, warn
+from .doctor_finding import Finding, from_warning, guarded, warn
 from .doctor_interface import OurLink
 from .doctor_target import Target
 from .host import HostError, LinkInfo, link_info
+from .host_checks import HostWarning, merge_uncertain
 from .pins import DEFAULT_ROOT as ROOT
 from .pins import InstanceRef, find_instances
 
@@ -78,8 +80,18 @@ class _Examination:
             services = self._answers["services"]
             guarded("daemon", lambda: doctor_daemon.check_services(services), found)
         if not self._elsewhere():
-            self._look_around(self._target(interfaces, config))
+            target = self._target(interfaces, config)
+            self._look_around(target)
+            if config is not None:
+                self._look_at(config, target.interfaces)
         return found
+
+    def _look_at(self, config: RouterConfig, interfaces: tuple[str, ...]) -> None:
+        """What speaks against just this configuration."""
+        check = partial(doctor_config.check_room, self._pins, interfaces, config)
+        guarded("configuration", check, self._found)
+        if not self._answers:  # else it may be our own daemon that listens there
+            guarded("metrics", lambda: doctor_config.check_metrics(config), self._found)
 
     def _look_into(self, instance: InstanceRef) -> None:
         def look() -> list[Finding]:
@@ -145,12 +157,14 @@ class _Examination:
         except (XdpRouterError, OSError):
             pass  # told where pins are looked at
         links: list[LinkInfo] = []
+        unseen: list[HostWarning] = []
         for name in target.interfaces:
-            guarded(name, partial(doctor_interface.check_link, name, ours.get(name)), found)
+            guarded(name, partial(doctor_interface.check_link, name, ours.get(name), unseen), found)
             try:
                 links.append(link_info(name))
             except HostError:
                 pass  # told just before
+        found.extend(map(from_warning, merge_uncertain(unseen)))
         services = target.services
         own, endpoints = target.known_by_us, target.endpoints
         off = target.kernel_handoff == "off"

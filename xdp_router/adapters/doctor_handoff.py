@@ -15,7 +15,8 @@ from .doctor_target import Named
 from .host import LinkInfo, Rtnl
 from .kernel_forwarding import (
     Obstacle,
-    mend,
+    how_to_mend,
+    own_changes,
     own_source,
     read_facts,
     reply_obstacles,
@@ -92,7 +93,7 @@ def judge_handoff(interfaces: Collection[HandoffFacts], *, off: bool = False) ->
 
 def _switched_off(facts: HandoffFacts, targets: Collection[str]) -> Finding:
     obstacles = tuple(each for found in facts.obstacles.values() for each in found)
-    how = mend(change for each in obstacles for change in each.changes)
+    how = how_to_mend(obstacles)
     too = f", and {how}" if how else ""
     if not targets:
         return ok(
@@ -116,12 +117,12 @@ def _possible(facts: HandoffFacts, targets: Collection[str]) -> Finding:
         return ok("handoff", facts.name, f"the kernel forwards what XDP leaves to it ({needed})")
     obstacles = [each for found in stuck.values() for each in found]
     why = "; ".join(each.text for each in obstacles)
-    how = mend(change for each in obstacles for change in each.changes)
+    how = how_to_mend(obstacles)
     # Where it forwards one family, that one's packets are all right.
     some = len(stuck) < len(facts.obstacles)
     what = f"IPv{next(iter(stuck))} " if some else ""
     if not targets:
-        to_let_it = f". To let it: {how}" if how else ""
+        to_let_it = f". To let it: {how}"
         return ok(
             "handoff",
             facts.name,
@@ -133,5 +134,5 @@ def _possible(facts: HandoffFacts, targets: Collection[str]) -> Finding:
         facts.name,
         f"what {what}comes in here for {', '.join(targets)} has to be forwarded by the kernel, and "
         f"is dropped (no_path): {why}",
-        f'{how}; or kernel_handoff = "set"' if how else "mend that",
+        f'{how}; or kernel_handoff = "set"' if own_changes(facts.name, obstacles) else how,
     )

@@ -14,15 +14,20 @@ from . import bpf_syscall as bpf
 from . import sysctl
 from .doctor_finding import Finding, fail, from_warning, ok, warn
 from .host import LinkInfo, NoSuchInterface, link_info
-from .host_checks import check_interface
+from .host_checks import HostWarning, check_interface
 from .pins import pinned_links
 from .xdp_link import program_name
 
 _QUEUELESS = {"veth", "bridge", "vlan", "tun"}
 
 
-def check_link(name: str, ours: OurLink | None) -> Iterator[Finding]:
-    """Findings about an interface and about our attachment to it, if any. Raises HostError."""
+def check_link(
+    name: str, ours: OurLink | None, unseen: list[HostWarning] | None = None
+) -> Iterator[Finding]:
+    """Findings about an interface and about our attachment to it, if any. Raises HostError.
+
+    What cannot be seen from here goes to ``unseen``, if that is there: it is the same of each.
+    """
     try:
         link = link_info(name)
     except NoSuchInterface as error:
@@ -44,7 +49,10 @@ def check_link(name: str, ours: OurLink | None) -> Iterator[Finding]:
     yield _program(link, ours)
     native = link.xdp_mode != "generic"
     for warning in check_interface(link, native=native):
-        yield from_warning(warning)
+        if unseen is None or warning.certain:
+            yield from_warning(warning)
+        else:
+            unseen.append(warning)
     yield from _queues(link)
     yield from _reverse_path(name)
 

@@ -55,21 +55,36 @@ class SourceRoute:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why packets would be lost, and the sysctls that mend it."""
+    """Why packets would be lost, and the sysctls that mend it; ``otherwise``: what else does, in
+    words, where no sysctl can. One of the two there must be."""
 
     text: str
     changes: Changes
+    otherwise: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.changes or self.otherwise):
+            raise ValueError(f"{self.text}: nothing is said that mends it")
 
     @property
     def mend(self) -> str:
-        """The command."""
-        return mend(self.changes)
+        """What to do."""
+        return how_to_mend((self,))
 
 
 def mend(changes: Iterable[tuple[str, str]]) -> str:
     """The command that makes changes; empty if there are none."""
-    values = [f"{name}={value}" for name, value in changes]
+    values = [f"{name}={value}" for name, value in dict.fromkeys(changes)]
     return " ".join(["sysctl -w", *values]) if values else ""
+
+
+def how_to_mend(obstacles: Iterable[Obstacle]) -> str:
+    """What an operator can do about all of them: a command, words, or both. Empty: there are
+    none."""
+    obstacles = tuple(obstacles)
+    command = mend(change for each in obstacles for change in each.changes)
+    others = dict.fromkeys(each.otherwise for each in obstacles if each.otherwise)
+    return "; ".join([*([command] if command else []), *others])
 
 
 def read_facts(name: str, ifindex: int) -> InterfaceFacts:
@@ -181,6 +196,9 @@ def own_changes(interface: str, obstacles: Iterable[Obstacle]) -> Changes:
 
     Empty when that is not enough.
     """
+    obstacles = tuple(obstacles)
+    if not all(each.changes for each in obstacles):
+        return ()
     prefixes = tuple(sysctl.of_interface(interface, "", ipv6=ipv6) for ipv6 in (False, True))
     changes = tuple(change for obstacle in obstacles for change in obstacle.changes)
     ours = (name.startswith(prefixes) and not name.endswith(".disable_ipv6") for name, _ in changes)

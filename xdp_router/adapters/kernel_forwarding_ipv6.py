@@ -49,7 +49,7 @@ def read_facts(name: str) -> InterfaceFacts:
 def obstacles(facts: InterfaceFacts) -> list[Obstacle]:
     """What keeps packets that come in there from being forwarded; empty: nothing."""
     if not facts.present:
-        return [Obstacle("this kernel runs without IPv6 (boot it without ipv6.disable=1)", ())]
+        return [Obstacle("this kernel runs without IPv6", (), "boot it without ipv6.disable=1")]
     found = []
     if facts.disabled:
         found.append(

@@ -17,8 +17,19 @@ from .address import Prefix, format_endpoint, format_ports, is_ipv6, protocol_na
 from .config import RouterConfig, Settings
 from .config_fields import format_duration
 from .config_metrics import format_metrics
+from .config_mode import implied_age_ns, implied_score_age_ns
 from .config_scrape import format_scrape, scrape_keys
-from .model import NO_BACKEND, Backend, HealthSettings, Probe, ProbeKind, ScoreWeights, Service
+from .config_wide import AFFINITY_TIME_NS
+from .model import (
+    NO_BACKEND,
+    Backend,
+    HealthSettings,
+    Probe,
+    ProbeKind,
+    ScoreWeights,
+    Scrape,
+    Service,
+)
 
 _RESTART = "restart the daemon with --persist: connections go on"
 _REMAKE = f"tables keep their size while it runs: {_RESTART}"
@@ -33,10 +44,10 @@ FIXED: Mapping[str, str] = {
 """Keys of ``[router]`` that do not change while the router runs, and what changes them."""
 
 NONE = "none"
-_HEALTH_KEYS = (
-    *("health_interval", "health_rise", "health_fall", "health_hold", "health_hold_max"),
-    *("slow_start", "reset_on_death"),
-)
+_PLACE = ("address", "protocol")
+"""What is told of everything that is added."""
+_COUNTS_AS = "score"
+"""A key of no file: how much weights that are written in any sum count, in parts of 1."""
 
 
 class Kind(enum.Enum):
@@ -54,7 +65,9 @@ _SIGNS = {Kind.ADDED: "+", Kind.REMOVED: "-", Kind.CHANGED: "~"}
 class Change:
     """One line. ``what``: setting, service or backend; ``where``: a backend's service.
 
-    ``keys``: (key, before, after), of what has changed, or all that was said of what was added.
+    ``keys``: (key, before, after), of what has changed, or of what was added whatever is not as it
+    would be unsaid; before is empty where there was no such key. ``meaning``: what it comes to,
+    where that is not what was written.
     """
 
     kind: Kind
@@ -62,15 +75,19 @@ class Change:
     name: str
     where: str = ""
     keys: tuple[tuple[str, str, str], ...] = ()
+    meaning: str = ""
 
     def __str__(self) -> str:
         of = f" of {self.where}" if self.where else ""
         if self.kind is Kind.REMOVED:
             told = "its connections go on until they end"
-        elif self.kind is Kind.ADDED:
-            told = ", ".join(f"{key} {after}" for key, _, after in self.keys)
         else:
-            told = ", ".join(f"{key} {before} -> {after}" for key, before, after in self.keys)
+            told = ", ".join(
+                f"{key} {before} -> {after}" if before else f"{key} {after}"
+                for key, before, after in self.keys
+                if key != _COUNTS_AS
+            )
+            told += f" ({self.meaning})" if self.meaning else ""
         if self.what == "setting":
             return f"~ {told}"
         return f"{_SIGNS[self.kind]} {self.what} {self.name}{of}: {told}"
@@ -78,9 +95,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All of them, in the order of the configuration. None: the two say the same."""
+    """All of them, in the order of the configuration. None: the two say the same.
+
+    ``warnings``: what follows from them on this host, for whoever has asked for them.
+    """
 
     lines: tuple[Change, ...]
+    warnings: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.lines)
@@ -100,19 +121,24 @@ class Changes:
 def diff(old: RouterConfig, new: RouterConfig) -> Changes:
     """What makes ``new`` of ``old``."""
     lines: list[Change] = []
-    settings = _differ(settings_keys(old.settings), settings_keys(new.settings))
+    settings = _differ(settings_keys(old.settings), settings_keys(new.settings), {})
     lines += [Change(Kind.CHANGED, "setting", key[0], keys=(key,)) for key in settings]
     before = {service.id: service for service in old.services}
     after = {service.id for service in new.services}
     for service in new.services:
         was = before.get(service.id)
         if was is None:
-            lines.append(_added("service", service.name, "", service_keys(service)))
+            unsaid = _unsaid_of_service(service, new.settings)
+            keys = _added(service.name, service_keys(service), unsaid)
+            lines.append(Change(Kind.ADDED, "service", service.name, "", keys, _meaning(service)))
             lines += _of_backends((), service.backends, service.name)
             continue
-        keys = _differ(service_keys(was), service_keys(service))
+        unsaid = _unsaid_of_service(service, new.settings)
+        keys = _differ(service_keys(was), service_keys(service), unsaid)
         if keys:
-            lines.append(Change(Kind.CHANGED, "service", service.name, keys=keys))
+            weighed = any(key == _COUNTS_AS or key in _WEIGHTS for key, _, _ in keys)
+            told = _meaning(service) if weighed else ""
+            lines.append(Change(Kind.CHANGED, "service", service.name, "", keys, told))
         lines += _of_backends(was.backends, service.backends, service.name)
     for service in old.services:
         if service.id not in after:
@@ -127,26 +153,62 @@ def _of_backends(old: Iterable[Backend], new: Iterable[Backend], service: str) -
     for backend in new:
         was = before.pop(backend.id, None)
         if was is None:
-            lines.append(_added("backend", backend.name, service, backend_keys(backend)))
-        elif keys := _differ(backend_keys(was), backend_keys(backend)):
+            said = _added(backend.name, backend_keys(backend), _unsaid_of_backend(backend))
+            lines.append(Change(Kind.ADDED, "backend", backend.name, service, said))
+        elif keys := _differ(backend_keys(was), backend_keys(backend), _unsaid_of_backend(backend)):
             lines.append(Change(Kind.CHANGED, "backend", backend.name, service, keys))
     lines += [Change(Kind.REMOVED, "backend", each.name, service) for each in before.values()]
     return lines
 
 
-def _added(what: str, name: str, where: str, keys: Mapping[str, str]) -> Change:
-    said = tuple((key, "", value) for key, value in keys.items() if value not in (name, NONE, ""))
-    return Change(Kind.ADDED, what, name, where, said)
+def _added(
+    name: str, keys: Mapping[str, str], unsaid: Mapping[str, str]
+) -> tuple[tuple[str, str, str], ...]:
+    return tuple(
+        (key, "", value)
+        for key, value in keys.items()
+        if key in _PLACE or (value not in (name, NONE, "") and value != unsaid.get(key))
+    )
 
 
 def _differ(
-    before: Mapping[str, str], after: Mapping[str, str]
+    before: Mapping[str, str], after: Mapping[str, str], unsaid: Mapping[str, str]
 ) -> tuple[tuple[str, str, str], ...]:
+    """A key that there was not counts as one that was not said; one that is gone went with what
+    it belonged to, which is told."""
     return tuple(
-        (key, before[key] or '""', value or '""')
+        (key, (before[key] or '""') if key in before else "", value or '""')
         for key, value in after.items()
-        if before[key] != value
+        if before.get(key, unsaid.get(key)) != value
     )
+
+
+def _unsaid_of_service(service: Service, settings: Settings) -> dict[str, str]:
+    """What keys would be of which nobody has said anything, beside what is said of others."""
+    plain = Service(
+        service.id,
+        service.name,
+        service.endpoint,
+        service.backends,
+        event_rate=settings.service_event_rate,
+        snapshot_age_ns=implied_age_ns(service.probe_interval_ns),
+        score_age_ns=implied_score_age_ns(service.scrape),
+        health=HealthSettings(),
+    )
+    return {
+        **scrape_keys(Scrape(())),
+        **service_keys(plain),
+        "affinity_time": format_duration(AFFINITY_TIME_NS),
+    }
+
+
+def _unsaid_of_backend(backend: Backend) -> dict[str, str]:
+    plain = Backend(backend.id, backend.name, backend.endpoint, backend.service)
+    return {**_http_keys(Probe(ProbeKind.HTTP)), **backend_keys(plain)}
+
+
+def _meaning(service: Service) -> str:
+    return f"in parts of 1: {_score(service.score)}" if service.score_said is not None else ""
 
 
 # What is said, by key of the file
@@ -186,7 +248,8 @@ def service_keys(service: Service) -> dict[str, str]:
         "candidates": str(service.candidates or NONE),
         "probe_interval": format_duration(service.probe_interval_ns),
         "snapshot_age": format_duration(service.snapshot_age_ns),
-        "score": _score(service.score),
+        **_said_weights(service.score_said or service.score),
+        _COUNTS_AS: _score(service.score),
         "score.age": format_duration(service.score_age_ns),
         **scrape_keys(service.scrape),
         "forwarding": service.forwarding.name.lower(),
@@ -198,7 +261,7 @@ def service_keys(service: Service) -> dict[str, str]:
         "stateless": _flag(service.stateless),
         "except_ports": ", ".join(map(format_ports, service.except_ports)) or NONE,
         "affinity": "source" if service.affinity_ns else NONE,
-        "affinity_time": format_duration(service.affinity_ns) if service.affinity_ns else NONE,
+        **_affinity_time(service),
         "max_connections": str(service.max_connections or NONE),
         "allow": " ".join(allow) or "nobody",
         "deny": " ".join(prefixes[True]) or NONE,
@@ -226,7 +289,7 @@ def backend_keys(backend: Backend) -> dict[str, str]:
 
 def _health_keys(health: HealthSettings | None) -> dict[str, str]:
     if health is None:
-        return {"health": _flag(False), **dict.fromkeys(_HEALTH_KEYS, NONE)}
+        return {"health": _flag(False)}
     return {
         "health": _flag(True),
         "health_interval": format_duration(health.interval_ns),
@@ -240,18 +303,28 @@ def _health_keys(health: HealthSettings | None) -> dict[str, str]:
 
 
 def _http_keys(probe: Probe) -> dict[str, str]:
-    asked = probe.kind is ProbeKind.HTTP
-    return {
-        "probe_path": probe.path if asked else "",
-        "probe_host": probe.host if asked else "",
-        "probe_status": "-".join(map(str, probe.status)) if asked else "",
-    }
+    if probe.kind is not ProbeKind.HTTP:
+        return {}
+    status = "-".join(map(str, probe.status))
+    return {"probe_path": probe.path, "probe_host": probe.host, "probe_status": status}
+
+
+def _affinity_time(service: Service) -> dict[str, str]:
+    return {"affinity_time": format_duration(service.affinity_ns)} if service.affinity_ns else {}
+
+
+_WEIGHTS = tuple(f"score.{each.name}" for each in fields(ScoreWeights))
+
+
+def _said_weights(weights: ScoreWeights) -> dict[str, str]:
+    values = (getattr(weights, each.name) for each in fields(weights))
+    return {key: f"{value:g}" for key, value in zip(_WEIGHTS, values, strict=True)}
 
 
 def _score(weights: ScoreWeights) -> str:
     """What counts how much, in parts of 1."""
     parts = ((each.name, getattr(weights, each.name)) for each in fields(weights))
-    return " ".join(f"{name} {value:.4g}" for name, value in parts)
+    return " ".join(f"{name} {value:.3g}" for name, value in parts)
 
 
 def _flag(value: bool) -> str:

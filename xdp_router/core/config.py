@@ -399,6 +399,7 @@ def _read_service(table: Table, number: int, first_backend: int, settings: Setti
         probe_interval_ns=how.probe_interval_ns,
         snapshot_age_ns=how.snapshot_age_ns,
         score=how.score,
+        score_said=how.score_said,
         score_age_ns=how.score_age_ns,
         scrape=how.scrape,
         control_arm=control_arm,

@@ -12,6 +12,7 @@ from .config_fields import MS, NAME_MAX, Problems, S, Table, format_duration
 from .config_metrics import read_metrics
 from .config_mode import AGE_INTERVALS, AGE_MOST_NS, MODES, read_score_weights
 from .listeners import (
+    DEFAULT_SCORES,
     Certificate,
     GatewayConfig,
     Listener,
@@ -114,7 +115,7 @@ def _read_listener(table: Table, number: int) -> Listener:
         backends=backends,
         mode=table.choice("mode", "race", MODES),
         policy=table.choice("policy", "score", _POLICIES),
-        score=read_score_weights(table.table("score")),
+        score=read_score_weights(table.table("score"), DEFAULT_SCORES[kind])[0],
         routes=tuple(
             _read_route(each, position, kind, indices)
             for position, each in enumerate(table.tables("route", False))

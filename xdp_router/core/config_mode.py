@@ -17,6 +17,7 @@ _AGE_DEFAULT = 10
 _AGE_LEAST_NS = 100 * MS
 AGE_MOST_NS = 600 * S
 CANDIDATES_MOST = 1_000
+_EVEN = ScoreWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class ModeSettings:
     probe_interval_ns: int
     snapshot_age_ns: int
     score: ScoreWeights
+    score_said: ScoreWeights | None
     score_age_ns: int
     scrape: Scrape | None
 
@@ -40,8 +42,9 @@ def read_mode(table: Table) -> ModeSettings:
     mode = table.choice("mode", "race", MODES)
     candidates = table.integer("candidates", 0, 2, CANDIDATES_MOST)
     interval_ns = table.duration("probe_interval", 10 * MS, MS, 60 * S)
-    implied_ns = max(_AGE_DEFAULT * interval_ns, _AGE_LEAST_NS)
-    age_ns = table.duration("snapshot_age", implied_ns, AGE_INTERVALS * MS, AGE_MOST_NS)
+    age_ns = table.duration(
+        "snapshot_age", implied_age_ns(interval_ns), AGE_INTERVALS * MS, AGE_MOST_NS
+    )
     if age_ns < AGE_INTERVALS * interval_ns:
         table.found(
             "snapshot_age",
@@ -50,19 +53,33 @@ def read_mode(table: Table) -> ModeSettings:
             "snapshots are out of date before the next one",
         )
     scrape = read_scrape(table)
-    score, score_age_ns = _read_score(table.table("score"), scrape)
-    return ModeSettings(mode, candidates, interval_ns, age_ns, score, score_age_ns, scrape)
+    score, said, score_age_ns = _read_score(table.table("score"), scrape)
+    return ModeSettings(mode, candidates, interval_ns, age_ns, score, said, score_age_ns, scrape)
 
 
-def _read_score(table: Table, scrape: Scrape | None) -> tuple[ScoreWeights, int]:
-    implied_ns = max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
-    age_ns = table.duration("age", implied_ns, 100 * MS, 3600 * S)
-    return read_score_weights(table), age_ns
+def implied_age_ns(probe_interval_ns: int) -> int:
+    """``snapshot_age`` of a service that does not say it."""
+    return max(_AGE_DEFAULT * probe_interval_ns, _AGE_LEAST_NS)
 
 
-def read_score_weights(table: Table) -> ScoreWeights:
-    """The weights of a score's terms, the last keys that are read; scaled to add up to 1."""
-    default = ScoreWeights()
+def implied_score_age_ns(scrape: Scrape | None) -> int:
+    """``score.age`` of a service that does not say it."""
+    return max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
+
+
+def _read_score(
+    table: Table, scrape: Scrape | None
+) -> tuple[ScoreWeights, ScoreWeights | None, int]:
+    age_ns = table.duration("age", implied_score_age_ns(scrape), 100 * MS, 3600 * S)
+    weights, said = read_score_weights(table, _EVEN)
+    return weights, said, age_ns
+
+
+def read_score_weights(
+    table: Table, default: ScoreWeights
+) -> tuple[ScoreWeights, ScoreWeights | None]:
+    """The last keys of a table that are read: weights in parts of 1; and as they are written, if
+    that is another sum."""
     given = {
         name: table.number(name, getattr(default, name), 0, 1_000)
         for name in ("rtt", "ttft", "cache", "queue", "usage")
@@ -75,5 +92,6 @@ def read_score_weights(table: Table) -> ScoreWeights:
         total, given = 1.0, {**dict.fromkeys(given, 0.0), "rtt": 1.0}
     table.refuse_unknown()
     if abs(total - 1) < 1e-9:
-        return ScoreWeights(**given)
-    return ScoreWeights(**{name: value / total for name, value in given.items()})
+        return ScoreWeights(**given), None
+    parts = ScoreWeights(**{name: value / total for name, value in given.items()})
+    return parts, ScoreWeights(**given)

@@ -218,10 +218,7 @@ def scraped_endpoint(scrape: Scrape, backend: Backend) -> Endpoint | None:
 def scrape_keys(scrape: Scrape | None) -> dict[str, str]:
     """What is said of it, by key of the file."""
     if scrape is None:
-        return dict.fromkeys(
-            ("scrape", *(f"scrape.{key}" for key in ("port", "path", "interval", "timeout"))),
-            "none",
-        )
+        return {"scrape": "none"}
     said = []
     preset = PRESETS.get(scrape.preset, {})
     inputs = dict(scrape.inputs)

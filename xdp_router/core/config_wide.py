@@ -31,7 +31,7 @@ RULES_MAX = 32_768
 """Of all services. There is room for twice as many, so that others can take their place."""
 EXCEPTIONS_MAX = 64
 """Of one service, each of which has a place in the map of the services."""
-_AFFINITY_TIME_NS = 600 * S
+AFFINITY_TIME_NS = 600 * S
 _NO_PORT = "an address with a port: a service of one port has no other to give"
 _EXCEPTION = 'a port or a range, as 22 or "32768-60999", within the service\'s'
 
@@ -50,7 +50,7 @@ class Admission:
 def read_admission(table: Table, endpoint: Endpoint) -> Admission:
     """The keys of a service that say which packets it takes, beside its address."""
     affinity = table.choice("affinity", "none", {"none": False, "source": True})
-    affinity_ns = table.duration("affinity_time", _AFFINITY_TIME_NS, S, 7 * 86400 * S)
+    affinity_ns = table.duration("affinity_time", AFFINITY_TIME_NS, S, 7 * 86400 * S)
     if table.has("affinity_time") and not table.has("affinity"):
         table.found("affinity_time", "it alone", 'affinity = "source" beside it')
     allow = _prefixes(table, "allow", endpoint, False)

@@ -36,6 +36,15 @@ class ListenerKind(enum.Enum):
     LLM = "llm"
 
 
+DEFAULT_SCORES = {
+    ListenerKind.TLS: _EVEN_SCORE,
+    ListenerKind.HTTP: _EVEN_SCORE,
+    # The way there is nothing beside what an engine does.
+    ListenerKind.LLM: ScoreWeights(rtt=0.05, ttft=0.4, cache=0.25, queue=0.3),
+}
+"""Weights of a listener that does not say any."""
+
+
 class Policy(enum.Enum):
     """How candidates are put in order."""
 

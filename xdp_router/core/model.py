@@ -309,6 +309,7 @@ class Service:
     probe_interval_ns: int = 10_000_000  # of the snapshot's probes
     snapshot_age_ns: int = 100_000_000  # pick tables that are older are not used
     score: ScoreWeights = ScoreWeights()
+    score_said: ScoreWeights | None = None  # as they are written; None: as they count
     score_age_ns: int = 10_000_000_000  # what was told of a backend holds for so long
     scrape: Scrape | None = None  # None: its backends are not asked
     control_arm: int = 0  # percent of new flows that are not decided by the mode, but ...

@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import libc, processes
 from .errors import LabError
+from .guests import Guest, guests, wait_for_loss
 from .lab import DEFAULT_PREFIX, Lab
 from .namespace import remove_name
 from .spawn_guard import lock_within, no_births
@@ -30,11 +31,12 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What ``down`` found and removed."""
+    """What ``down`` found and removed; ``guests`` were in it, and are not the lab's."""
 
     processes: int
     mounts: int
     namespaces: tuple[str, ...]
+    guests: tuple[Guest, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -103,7 +105,8 @@ def down(
     Raises LabError while another up or down is at work.
     """
     if not directory.exists():
-        return Removed(0, 0, _remove_names(prefix, netns_dir))
+        found = guests(_paths(prefix, netns_dir), directory, ())
+        return Removed(0, 0, _remove_names(prefix, netns_dir), tuple(found))
     with _locked(directory, _PATIENCE_S) as held:
         return _remove(held, prefix, netns_dir)
 
@@ -115,7 +118,11 @@ def _remove(directory: Path, prefix: str, netns_dir: Path) -> Removed:
             state = LabState.load(directory)
             if state is not None:
                 recorded, prefix, netns_dir = state.processes, state.prefix, state.netns_dir
-        return _remove_all(directory, prefix, netns_dir, processes.end(recorded))
+        ours = {each.pid for each in (*recorded, *processes.marked(directory)) if each.alive}
+        found = guests(_paths(prefix, netns_dir), directory, ours)
+        removed = _remove_all(directory, prefix, netns_dir, processes.end(recorded))
+    wait_for_loss(found)
+    return replace(removed, guests=tuple(found))
 
 
 def _remove_all(directory: Path, prefix: str, netns_dir: Path, ended: int) -> Removed:
@@ -134,13 +141,18 @@ def _remove_all(directory: Path, prefix: str, netns_dir: Path, ended: int) -> Re
     return Removed(ended, mounts, names)
 
 
-def _remove_names(prefix: str, netns_dir: Path) -> tuple[str, ...]:
+def _paths(prefix: str, netns_dir: Path) -> list[Path]:
+    """The names of the lab's namespaces."""
     pattern = re.compile(re.escape(f"{prefix}-") + _PARTS)
     found = sorted(netns_dir.iterdir()) if netns_dir.is_dir() else []
-    names = tuple(path.name for path in found if pattern.fullmatch(path.name))
-    for name in names:
-        remove_name(netns_dir / name)
-    return names
+    return [path for path in found if pattern.fullmatch(path.name)]
+
+
+def _remove_names(prefix: str, netns_dir: Path) -> tuple[str, ...]:
+    paths = _paths(prefix, netns_dir)
+    for path in paths:
+        remove_name(path)
+    return tuple(path.name for path in paths)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,8 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("packets_total", Kind.COUNTER, _WAY, "packets of flows"),
     ("bytes_total", Kind.COUNTER, _WAY, "IP bytes of flows"),
     ("flows_total", Kind.COUNTER, _BACKEND, "flows that were established"),
-    ("flows", Kind.GAUGE, _BACKEND, "established flows"),
+    ("flows", Kind.GAUGE, _BACKEND, "established flows, those that are closing too"),
+    ("flows_open", Kind.GAUGE, _BACKEND, "established flows that nobody has ended"),
     # decisions and backends
     ("decisions_total", Kind.COUNTER, ("service", "mode", "reason"), "decisions by how and why"),
     ("backend_up", Kind.GAUGE, _BACKEND, "1 if the backend may be chosen, else 0"),

@@ -433,6 +433,11 @@ class RaceStrategy:
         backends = {each.id: each for service in services for each in service.backends}
         for gone in self._backends.keys() - backends.keys():
             self._stats.pop(gone, None)
+        for number in self._backends.keys() & backends.keys() & self._stats.keys():
+            was, now = self._backends[number], backends[number]
+            if (was.endpoint, was.probe, was.vlan) != (now.endpoint, now.probe, now.vlan):
+                # What another kind of probe, or way, took says nothing of this one.
+                self._stats[number].last_rtt_ns = 0
         for turns in (self._first, self._ties):
             turns.keep_only(backends.keys())
         # Of a service that has another mode by now: it is still waited for.
