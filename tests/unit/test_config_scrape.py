@@ -228,7 +228,7 @@ def test_where_nobody_can_be_asked(written: str, kind: str) -> None:
     told = problem('preset = "vllm"', backend=f'scrape = "{written}"')
     assert told.startswith("service.backend.scrape: ")
     assert kind in told
-    assert "as \"198.18.1.2:9100\"" in told
+    assert 'as "198.18.1.2:9100"' in told
 
 
 def test_values_outlive_two_missed_scrapes() -> None:
