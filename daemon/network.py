@@ -91,6 +91,9 @@ class Network:
         self._known: dict[int, Known] = {}  # by address: what the backends have, or will have
         # Ordered ones, because the first of a plain dict is ever farther away.
         self._unjudged: OrderedDict[int, None] = OrderedDict()  # addresses
+        self._untold: dict[int, bool] = {}
+        """By address whose neighbour had not answered when it was first heard of, and who is not
+        said to be down for that: whether it was heard of again."""
         self._lost: OrderedDict[int, _Change] = OrderedDict()  # by address: who has to go down
         self._turns: OrderedDict[int, _Change] = OrderedDict()  # by address: the others
         self._left = 0
@@ -161,7 +164,10 @@ class Network:
                         self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
                         if not reason:
                             up.add(backend.id)
-                self._report(addr, known)
+                if self._next_hop_is_lost(addr):
+                    self._untold[addr] = False
+                else:
+                    self._report(addr, known)
         return up
 
     def change(self, backends: Iterable[Backend], retired: Iterable[Backend]) -> None:
@@ -205,6 +211,10 @@ class Network:
         is with all that concerns many addresses.
         """
         if addr in self._by_addr or addr in self._retired:
+            if addr in self._untold:
+                self._untold[addr] = True
+            elif addr not in self._reported and path is None and self._next_hop_is_lost(addr):
+                self._untold[addr] = False
             self._reported[addr] = path, reason
             self._unjudged[addr] = None
             self._judge_now()
@@ -231,7 +241,7 @@ class Network:
     def _forget(self, addr: int) -> None:
         known: tuple[dict[int, Any], ...] = (
             *(self._reported, self._latest, self._known, self._lost_by, self._unjudged),
-            *(self._lost, self._turns),
+            *(self._lost, self._turns, self._untold),
         )
         for each in known:
             each.pop(addr, None)
@@ -323,7 +333,13 @@ class Network:
 
     def _apply(self, addr: int) -> None:
         known = self._judge(addr)
+        heard_again = self._untold.get(addr)
+        if heard_again:
+            del self._untold[addr]
+        is_told = heard_again is not False
         if self._known.get(addr) == known:
+            if heard_again:
+                self._report(addr, known)
             return
         self._known[addr] = known
         path, reason = known[0]
@@ -333,13 +349,14 @@ class Network:
         backends = self._by_addr.get(addr, [])
         if len(backends) <= self._left:
             self._left -= len(backends)
-            self._report(addr, known)
+            if is_told:
+                self._report(addr, known)
             for backend in backends:
                 self._change(backend, known)
             return
         # Who is gone first: each that is tried in vain costs a client a probe's time.
         queue = self._lost if path is None or reason else self._turns
-        queue[addr] = _Change(known, iter(backends))
+        queue[addr] = _Change(known, iter(backends), told=not is_told)
 
     def _take_turns(self) -> None:
         if self._turn is None and (self._unjudged or self._lost or self._turns):

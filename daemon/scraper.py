@@ -74,7 +74,7 @@ class Scraper:
         except Exception as error:  # a bug: told once as all failures, and the place is asked again
             if self._scrapes.failed(request, f"a fault of the router's own: {error!r}"):
                 raise
-        except BaseException as error:
+        except BaseException:
             self._scrapes.failed(request, "the router gave it up")
             raise
         else:
