@@ -144,10 +144,13 @@ class Network:
         """Name of an attached interface; the number of another one."""
         return self._names.get(ifindex, str(ifindex))
 
-    def begin(self, paths: Iterable[tuple[int, Path | None, str]]) -> set[int]:
+    def begin(
+        self, paths: Iterable[tuple[int, Path | None, str]], held_back: Collection[int] = ()
+    ) -> set[int]:
         """Take the first paths, by address, before anybody makes decisions.
 
-        Maps and probes have them afterwards; returns the ids of the backends that are up.
+        Maps and probes have them afterwards; returns the ids of the backends that are up. Of those
+        in ``held_back`` XDP is not told so.
         """
         for addr, path, reason in paths:
             self._note(addr, path, reason)
@@ -159,7 +162,8 @@ class Network:
                 self._set_retired(addr, known)
                 for backend in self._by_addr.get(addr, ()):
                     path, reason = self._set_path(backend, known)
-                    self._state.set_up(backend.id, path is not None and not reason)
+                    is_up = path is not None and not reason
+                    self._state.set_up(backend.id, is_up and backend.id not in held_back)
                     if path is not None:
                         self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
                         if not reason:

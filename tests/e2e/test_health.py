@@ -71,14 +71,22 @@ def test_a_backend_that_dies_mid_stream(router: Router) -> None:
 
 
 def test_who_wants_no_resets_keeps_the_stream(router: Router) -> None:
-    """An ill backend's connection waits as long as it likes, and goes on when it is back."""
-    router.start(config("reset_on_death = false\n", mode="snapshot"))
+    """An ill backend's connection waits as long as it likes, and goes on when it is back. A router
+    that is restarted meanwhile knows that it is ill."""
+    text = config("reset_on_death = false\n", mode="snapshot")
+    router.start(text, "--persist")
     kept = stream_to(router, "b1")
     router.lab.silence_backend("b1")
     wait_state(router, "b1", "ill")
     assert {who_answers(router) for _ in range(20)} == {"b2"}
     assert not is_reset(kept, 5 * INTERVAL_S)
     assert health(router, "b1")["state"] == "ill"
+    router.stop()
+    router.start(text)
+    assert {who_answers(router) for _ in range(20)} == {"b2"}
+    found = health(router, "b1")
+    assert (found["state"], found["why"]) == ("ill", "not well since the restart")
+    assert router.events("backend_ill") == []
     router.lab.unsilence_backend("b1")
     kept.settimeout(TOLD_S)
     kept.sendall(b"still here")

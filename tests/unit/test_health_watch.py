@@ -225,9 +225,8 @@ def test_whose_health_is_off_is_not_looked_at() -> None:
     assert made.apply((one,), ()) == [1]
 
 
-def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
-    """What was found by the old probe may have been its fault; other settings alone change
-    nothing of what is known."""
+def test_a_backend_that_is_probed_otherwise_is_as_it_was() -> None:
+    """As well or ill; so with other settings, which hold at once. Another one begins anew."""
     one = healthy()
     made = watch(one)
     for _ in range(3):
@@ -237,7 +236,14 @@ def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
     assert not made.health.is_well(1)
     assert made.own[1].rise == 9
     ping = dataclasses.replace(B1, probe=Probe(ProbeKind.ICMP))
-    assert made.apply((slower,), (dataclasses.replace(slower, backends=(ping,)),)) == [1]
+    pinged = dataclasses.replace(slower, backends=(ping,))
+    assert made.apply((slower,), (pinged,)) == []
+    assert not made.health.is_well(1)
+    server = made.server_of(1)
+    assert server is not None
+    assert (server.key[1], server.members) == (ping.probe, [1])
+    other = dataclasses.replace(ping, endpoint=dataclasses.replace(B1.endpoint, addr=9))
+    assert made.apply((pinged,), (dataclasses.replace(slower, backends=(other,)),)) == [1]
     assert made.health.is_well(1)
 
 

@@ -145,9 +145,16 @@ class Engine:
 
     # The three entries
 
-    def begin(self, up: Iterable[int], draining: Iterable[int] = ()) -> None:
-        """Take these backends for up, before ``start``; their flags are written by the caller."""
-        self.standing.begin(up, draining)
+    def begin(
+        self,
+        up: Iterable[int],
+        draining: Iterable[int] = (),
+        ill: Iterable[int] = (),
+        now_ns: int = 0,
+    ) -> list[Command]:
+        """Take these backends for up, before ``start``; their flags are written by the caller,
+        but for those that ``ill`` names: see ``Standing.begin``."""
+        return self.standing.begin(up, draining, ill, now_ns)
 
     def start(self, carried: Collection[int] = ()) -> Iterator[Command]:
         """The commands that bring the kernel's maps to the engine's first state.

@@ -40,6 +40,8 @@ class Ill(enum.Enum):
     REFUSED = "refused"
     UNREACHABLE = "unreachable"
     UNEXPECTED = "unexpected"
+    BEFORE = "not well since the restart"
+    """It was ill when the router was left; of the reason nothing is known any more."""
 
 
 SILENT = (Ill.UNANSWERED, Ill.UNREACHABLE)
@@ -155,6 +157,23 @@ class Health:
             self._states.pop(backend, None)
             self._ill.discard(backend)
             self._starting.discard(backend)
+
+    def begin_ill(self, backend: int, now_ns: int) -> None:
+        """It was ill before anything was heard of it here; it rises as any other."""
+        state = self._states[backend] = _State()
+        state.well, state.times = False, 1
+        state.since_ns = state.held_until_ns = now_ns
+        state.why, state.source = Ill.BEFORE, Source.PROBE
+        self._ill.add(backend)
+
+    def ask_otherwise(self, backend: int) -> None:
+        """Its probe is another one from now on: how it is stays, what was counted does not. One
+        that the old probe has found ill is not held for that any longer."""
+        state = self._states.get(backend)
+        if state is not None:
+            state.bad[Source.PROBE] = state.good = 0
+            if state.source is Source.PROBE:
+                state.held_until_ns = state.since_ns
 
     def heard(self, backend: int, source: Source, why: Ill | None, now_ns: int) -> Change | None:
         """Take in one observation; ``why`` None: a good one. Returns what has changed by it.

@@ -245,7 +245,11 @@ class HealthWatch:
                     gone.discard(backend.id)
                 elif service.health is not None:
                     joins.append((backend, service.health))
-                    gone.add(backend.id)
+                    if self._is_same(backend):  # only probed otherwise
+                        self._leave(backend.id, to_return=True)
+                        gone.discard(backend.id)
+                    else:
+                        gone.add(backend.id)
             left += [each for each in gone if self._leave(each)]
         for service in known.values():
             left += [each.id for each in service.backends if self._leave(each.id)]
@@ -268,7 +272,15 @@ class HealthWatch:
         self.own[backend.id] = settings
         server.interval_ns = min(server.interval_ns, settings.interval_ns)
 
-    def _leave(self, backend: int) -> bool:
+    def _is_same(self, backend: Backend) -> bool:
+        was = self._backends.get(backend.id)
+        return was is not None and (was.service, was.endpoint) == (
+            backend.service,
+            backend.endpoint,
+        )
+
+    def _leave(self, backend: int, to_return: bool = False) -> bool:
+        """``to_return``: it is another server's from now on, and as well or ill as before."""
         server = self._of.pop(backend, None)
         if server is None:
             return False
@@ -283,9 +295,12 @@ class HealthWatch:
             self._reached.discard(backend)
             server.reached -= 1
         del self.own[backend], self._backends[backend]
-        self._signs.pop(backend, None)
-        self.heard_ns.pop(backend, None)
-        self.health.forget((backend,))
+        if to_return:
+            self.health.ask_otherwise(backend)
+        else:
+            self._signs.pop(backend, None)
+            self.heard_ns.pop(backend, None)
+            self.health.forget((backend,))
         if not server.count:
             server.due_ns = None
             del self._by_key[server.key]

@@ -32,12 +32,11 @@ from .events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFo
 from .hash_tables import HashTables
 from .health import Change, Condition, Source
 from .health_watch import BATCH, COST_NS, HealthWatch, Seen, Server
-from .model import Backend, Mode, Service
+from .model import Backend, Service
 from .refuge import LOOKED_AT, Refuge, Refuges
 from .roster import Roster
+from .slow_start import SlowStart
 
-WHOLE_SHARE = 256
-"""What a share in mode ``inline`` is out of."""
 AT_ONCE = 256
 """Backends of one server that are looked at together: less than 1 ms."""
 TOLD_MOST = 2 * BATCH
@@ -63,7 +62,7 @@ class Standing:
         self._dead: dict[int, bool] = {}  # whether all of its clients were told
         self._finding: set[int] = set()
         self._spared: dict[int, tuple[int, int]] = {}  # looked again at, and how much later then
-        self._shares: dict[int, int] = {}
+        self._slow_start = SlowStart(watch, roster)
         self._refuges = Refuges(watch, backends)
         self._open: set[int] = set()  # services whose backends are all ill
         self._changes: deque[Change] = deque()
@@ -109,15 +108,35 @@ class Standing:
 
     # What happens
 
-    def begin(self, up: Iterable[int], draining: Iterable[int]) -> None:
-        """Take these backends for up, before anything else."""
-        known = self._roster.service_of.keys()
+    def begin(
+        self, up: Iterable[int], draining: Iterable[int], ill: Iterable[int], now_ns: int
+    ) -> list[Command]:
+        """Take these backends for up, before anything else. ``ill``: which of all are not flagged
+        up, because they were ill when this router was left; so they are until they are well.
+        """
+        out: list[Command] = []
+        services = self._roster.service_of
+        known = services.keys()
         self.backends.begin(known & up, known & draining)
         for backend in self.backends.reached:
             self.watch.reached(backend, True, False, 0)
+        for backend in sorted(known & ill):
+            if self.watch.is_watched(backend):
+                self.watch.health.begin_ill(backend, now_ns)
+                self._ill.setdefault(services[backend].id, set()).add(backend)
+        for number, members in self._ill.items():
+            if self._refuges.are_all_ill(self._roster.services[number], members):
+                self._open.add(number)
+                out.append(LogFailOpen(number, True))
+                continue
+            for backend in members:
+                self.backends.leave_out(backend, True)
+        out += [
+            SetBackendUp(each, True) for each in sorted(known & ill) if self.backends.is_up(each)
+        ]
         for backend in self.backends.usable:
-            service = self._roster.service_of[backend]
-            self._roster.backend_state(service, backend, True)
+            self._roster.backend_state(services[backend], backend, True)
+        return out
 
     def backend_state(
         self, service: Service, event: BackendState | BackendDrain, now_ns: int, out: list[Command]
@@ -216,7 +235,7 @@ class Standing:
     def _forget(self, backend: int, out: list[Command]) -> Service | None:
         """It is not watched any more, or otherwise. Returns its service, if it still has one."""
         dead = self._dead.pop(backend, None) is not None
-        shared = self._shares.pop(backend, 0)
+        shared = self._slow_start.forget(backend)
         self._spared.pop(backend, None)
         self.falls.pop(backend, None)
         self._finding.discard(backend)
@@ -324,8 +343,7 @@ class Standing:
             change = heard(backend.id, Source.TRAFFIC, traffic.why, now_ns)
             if change is not None:
                 self._changes.append(change)
-        if backend.id in self.watch.starting or backend.id in self._shares:
-            self._share_out(backend, now_ns, out)
+        self._slow_start.look(backend.id, now_ns, out)
         if server.silences:
             self._suspect(backend, now_ns, out)
         else:
@@ -339,7 +357,7 @@ class Standing:
             ill.discard(backend)
             if self._dead.pop(backend, None) is not None:
                 out.append(SetBackendDead(backend, False))
-            self._share_out(self.watch.backend(backend), now_ns, out)
+            self._slow_start.tell(backend, now_ns, out)
             out.append(LogHealth(backend, HealthNews.WELL, times=change.times))
             return
         ill.add(backend)
@@ -389,20 +407,6 @@ class Standing:
         """It is not taken for dead for now: looked at again later, and ever later."""
         _, later = self._spared.get(backend, (0, 1))
         self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
-
-    def _share_out(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
-        """XDP has its share of one that comes back, where it picks by what it sees of flows."""
-        if self._roster.mode_of(backend.service) is not Mode.INLINE:
-            share = 0
-        else:
-            part = self.watch.share(backend.id, now_ns)
-            share = max(1, int(part * WHOLE_SHARE)) if part < 1 else 0
-        if self._shares.get(backend.id, 0) != share:
-            out.append(SetBackendShare(backend.id, share))
-        if share:
-            self._shares[backend.id] = share
-        else:
-            self._shares.pop(backend.id, None)
 
     # What follows
 
