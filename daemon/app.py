@@ -459,6 +459,7 @@ class Router:
     # What has happened
 
     def _forget_retired(self, backend: Backend) -> None:
+        self.engine.standing.forget_retired(backend.id)
         self.network.forget_retired(backend)
         self.state.forget_backend(backend)
 

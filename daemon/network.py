@@ -75,12 +75,14 @@ class Network:
         handle: Callable[[Event], None],
         retired: Iterable[Backend] = (),
     ) -> None:
-        """``retired``: backends that keep their flows, and that the engine does not know."""
+        """``retired``: backends that keep their flows, and that the engine has never known."""
         self._state = state
         self._executor = executor
         self._handle = handle
         self._by_addr = _by_addr(backends)
         self._retired = _by_addr(retired)
+        self._formerly: set[int] = set()
+        """Ids of the retired ones that the engine has known, which looks at their health still."""
         self._sampler = Sampler(LINES_PER_SECOND)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._reported: dict[int, tuple[Path | None, str]] = {}  # by address
@@ -186,6 +188,8 @@ class Network:
         for addr in self._reported.keys() - addrs:
             self._forget(addr)
         now = {each.id for there in self._by_addr.values() for each in there}
+        self._formerly |= before.keys()
+        self._formerly &= {each.id for there in self._retired.values() for each in there}
         for gone in before.keys() - now:
             self.paths.pop(gone, None)
             self.by_kernel.discard(gone)
@@ -230,6 +234,8 @@ class Network:
 
     def forget_retired(self, backend: Backend) -> None:
         """No flow has this retired backend any more: its path is nobody's affair."""
+        self._formerly.discard(backend.id)
+        self._executor.set_target(backend.id, None)
         addr = backend.endpoint.addr
         there = self._retired[addr]
         there.remove(backend)
@@ -402,8 +408,13 @@ class Network:
 
     def _set_retired(self, addr: int, known: Known) -> None:
         for backend in self._retired.get(addr, ()):
-            (path, _), kernel = self._usable(backend, known)
+            (path, reason), kernel = self._usable(backend, known)
             self._state.set_path(backend.id, path, kernel)
+            if backend.id in self._formerly:
+                self._aim(backend, path)
+                is_up = path is not None and not reason
+                lost = path is None and self._next_hop_is_lost(addr)
+                self._handle(BackendState(backend.id, is_up, lost))
 
     def _set_path(self, backend: Backend, known: Known) -> tuple[Path | None, str]:
         """Bring what is known to a backend; returns its path, and why it is unusable."""
@@ -413,8 +424,8 @@ class Network:
         (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
         self._state.set_path(backend.id, path, kernel)
         if path is not None and backend.vlan is not None:
-            path = dataclasses.replace(path, vlan=path.tag(backend.vlan))
-            if path.vlan != backend.vlan and backend.id not in self._vlan_ignored:
+            is_own = path.tag(backend.vlan) == backend.vlan
+            if not is_own and backend.id not in self._vlan_ignored:
                 self._vlan_ignored.add(backend.id)
                 _log.warning(
                     "vlan_ignored",
@@ -423,13 +434,19 @@ class Network:
                     f"its own tag on: frames with {backend.vlan} as well would have two",
                     mend="remove vlan from the backend, or attach the interface below instead",
                 )
+        self._aim(backend, path)
+        return path, reason
+
+    def _aim(self, backend: Backend, path: Path | None) -> None:
+        """Have its probes go this way, behind its tag."""
         target: Target | ConnectionTarget | None = None
+        if path is not None and backend.vlan is not None:
+            path = dataclasses.replace(path, vlan=path.tag(backend.vlan))
         if path is not None and backend.probe.kind in CONNECTIONS:
             target = connection_target(path.ifindex, backend)
         elif path is not None:
             target = probe_target(path, backend)
         self._executor.set_target(backend.id, target)
-        return path, reason
 
     def _report(self, addr: int, known: Known) -> None:
         backends = self._by_addr.get(addr, [])

@@ -388,6 +388,32 @@ def test_a_retired_backends_interface_is_a_clients_again() -> None:
 
 
 @in_fresh_netns
+def test_a_retired_backend_is_probed_on_its_way_until_its_last_flow_is_gone() -> None:
+    """The engine, which has known it, hears of its way; of one that it never knew it does not."""
+    with wired_router(packets=False) as wired:
+        network, heard = network_of(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        heard.states.clear()
+        network.change((), [B1])
+        assert probe_goes_out(wired)
+        network.path_changed(ADDR, None, "no ARP answer")
+        assert heard.states == [(False, 0)]
+        assert not probe_goes_out(wired)
+        network.path_changed(ADDR, wired.path(), "")
+        assert heard.states[1:] == [(True, wired.backend.ifindex)]
+        assert probe_goes_out(wired)
+        network.forget_retired(B1)
+        assert not probe_goes_out(wired)
+        router = wired.router
+        network = Network((), router.state, wired.executor, heard, [B1])
+        network.attached(wired.backend)
+        heard.states.clear()
+        network.path_changed(ADDR, wired.path(), "")
+        assert heard.states == []
+        assert heard.value().ifindex == wired.backend.ifindex
+
+
+@in_fresh_netns
 def test_nobody_is_said_to_be_down_before_he_could_answer() -> None:
     """At the start, or when it comes, a neighbour that is not there yet is told of when the watch
     has waited for it, whatever is looked at again meanwhile; what else is wrong is told at once."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.support.clients import connect, receive, stream_to, who_answers
 from tests.support.netns import wait_for
@@ -47,6 +50,13 @@ def is_reset(peer: socket.socket, timeout: float = TOLD_S) -> bool:
     return False
 
 
+@pytest.fixture(autouse=True)
+def all_speak(router: Router) -> Iterator[None]:
+    """One test that fails leaves no backend silent to the others."""
+    yield
+    router.lab.unsilence_backend("b1")
+
+
 def test_a_backend_that_dies_mid_stream(router: Router) -> None:
     """Its silent client is told, and comes back to another; it returns with a part of its share."""
     router.start(config('slow_start = "1h"\n'))
@@ -68,6 +78,25 @@ def test_a_backend_that_dies_mid_stream(router: Router) -> None:
     assert "b1 has come back: its weight counts 10%" in router.cli("backends").stdout
     other.sendall(b"still here")
     assert receive(other, 10) == b"still here"
+
+
+def test_a_backend_that_is_taken_away_and_dies(router: Router) -> None:
+    """It is not in the configuration any more, and its connections go on while it answers pings;
+    when it does not, their clients are told."""
+    text = config('probe = "icmp"\n')
+    first, b1, b2 = text.split("[[service.backend]]")
+    assert '"b1"' in b1
+    router.start(text)
+    kept = stream_to(router, "b1")
+    router.config.write_text("[[service.backend]]".join((first, b2)))
+    assert router.cli("reload").returncode == 0
+    assert not is_reset(kept, 6 * INTERVAL_S)
+    router.lab.silence_backend("b1")
+    assert is_reset(kept)
+    assert [each["backend"] for each in router.events("backend_dead")] == ["b1"]
+    wait_for(lambda: router.events("flows_ended"), TOLD_S, "it is logged")
+    status = router.ask("status")
+    assert (status["backends_ill"], status["backends_dead"], status["flows_ended"]) == (0, 0, 1)
 
 
 def test_who_wants_no_resets_keeps_the_stream(router: Router) -> None:

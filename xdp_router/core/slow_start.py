@@ -31,8 +31,10 @@ class SlowStart:
     def tell(self, backend: int, now_ns: int, out: list[Command]) -> None:
         """Tell of one, if that is news."""
         share = 0
-        service = self._roster.service_of[backend].id
-        if self._roster.mode_of(service) is Mode.INLINE:
+        service = self._roster.service_of.get(backend)
+        if service is None:
+            return  # it is retired, and gets none at all
+        if self._roster.mode_of(service.id) is Mode.INLINE:
             part = self._watch.share(backend, now_ns)
             share = max(1, int(part * WHOLE_SHARE)) if part < 1 else 0
         if self._shares.get(backend, 0) != share:

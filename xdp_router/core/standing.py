@@ -12,7 +12,7 @@ probes are at fault or the backends, a flow that is tried is better off than one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from .availability import Availability
@@ -31,18 +31,18 @@ from .commands import (
 from .events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
 from .hash_tables import HashTables
 from .health import Change, Condition, Source
-from .health_watch import BATCH, COST_NS, HealthWatch, Seen, Server
+from .health_looks import Seen
+from .health_watch import BATCH, COST_NS, HealthWatch, Server
 from .model import Backend, Service
-from .refuge import LOOKED_AT, Refuge, Refuges
+from .refuge import LOOKED_AT
 from .roster import Roster
+from .silence import Silences
 from .slow_start import SlowStart
 
 AT_ONCE = 256
 """Backends of one server that are looked at together: less than 1 ms."""
 TOLD_MOST = 2 * BATCH
 """Work, at most, that changes of several services are told together for."""
-SPARED_MOST = 32
-"""Intervals until it is looked again, at most, for replies of a backend that had some."""
 
 _NOBODY: frozenset[int] = frozenset()
 
@@ -61,15 +61,18 @@ class Standing:
         self._ill: dict[int, set[int]] = {}  # by service; as far as it was told
         self._dead: dict[int, bool] = {}  # whether all of its clients were told
         self._finding: set[int] = set()
-        self._spared: dict[int, tuple[int, int]] = {}  # looked again at, and how much later then
         self._slow_start = SlowStart(watch, roster)
-        self._refuges = Refuges(watch, backends)
+        self._silences = Silences(watch, backends)
+        self._refuges = self._silences.refuges
         self._open: set[int] = set()  # services whose backends are all ill
         self._changes: deque[Change] = deque()
         self._rest: tuple[Iterator[Backend], Server, Seen] | None = None
         """Of the server that is looked at: those of its backends that are still to come."""
+        self._retired: dict[int, Service] = {}
+        """Backends that only flows have, and that are watched still: whose they are, or were."""
         self._marked: set[int] = set()
-        """Backends that have gone with a mark in the maps, where it stands for their last flows."""
+        """Backends that have gone with a mark in the maps, where it stands for their last flows,
+        and that are not watched any more."""
         self._free_ns = 0
         self._table_is_old = False
         """Of the service that is dealt with."""
@@ -93,6 +96,11 @@ class Standing:
     def dead(self) -> frozenset[int]:
         """Ids of those that have died."""
         return frozenset(self._dead)
+
+    @property
+    def retired(self) -> frozenset[int]:
+        """Ids of those that only flows have, and that are watched still."""
+        return frozenset(self._retired)
 
     @property
     def failing_open(self) -> frozenset[int]:
@@ -161,6 +169,14 @@ class Standing:
             self.counters["backend_changes"] += 1
         self._settle(service, now_ns, out, (backend,))
 
+    def retired_state(self, event: BackendState | BackendDrain, now_ns: int) -> bool:
+        """The same of one that only flows have. False: it is nobody that is known."""
+        if event.backend not in self._retired:
+            return False
+        if isinstance(event, BackendState):
+            self.watch.reached(event.backend, event.up, event.lost, now_ns)
+        return True
+
     def flow_signs(self, event: FlowSigns, now_ns: int) -> None:
         """What flows have shown."""
         self.watch.signs(event, now_ns)
@@ -168,16 +184,16 @@ class Standing:
     def replies_found(self, event: RepliesFound, now_ns: int, out: list[Command]) -> None:
         """A backend that is silent was heard on its flows, or it was not: it has died."""
         backend = event.backend
-        service = self._roster.service_of.get(backend)
+        service = self._service_of(backend)
         if backend not in self._finding or service is None:
             return
         self._finding.discard(backend)
         server = self.watch.server_of(backend)
         # The tables were read meanwhile: it may be back, or the others may have gone, too.
-        if server is None or self._silent_since(server, service, backend, now_ns) is None:
+        if server is None or self._silent_since(service, backend, now_ns) is None:
             return
         if event.heard:
-            self._spare(server, backend)
+            self._silences.spare(server, backend)
             return
         self._dead[backend] = False
         self.counters["backends_dead"] += 1
@@ -189,20 +205,26 @@ class Standing:
 
     def flows_ended(self, event: FlowsEnded, now_ns: int, out: list[Command]) -> None:
         """All clients of a dead backend were told."""
-        service = self._roster.service_of.get(event.backend)
+        service = self._service_of(event.backend)
         if event.backend in self._dead and service is not None:
             self._dead[event.backend] = True
             self._settle(service, now_ns, out, (event.backend,))
 
     def apply(
-        self, before: Iterable[Service], services: Iterable[Service], now_ns: int
+        self,
+        before: Iterable[Service],
+        services: Iterable[Service],
+        now_ns: int,
+        retired: Collection[int] = (),
     ) -> list[Command]:
-        """Have these services from now on, which the roster has by now."""
+        """Have these services from now on, which the roster has by now. ``retired``: ids of the
+        backends that only flows have from now on."""
         out: list[Command] = []
         now = {service.id: service for service in services}
         was = {service.id: service for service in before}
         touched = dict.fromkeys(self._open | self._ill.keys())
-        left = self.watch.apply(was.values(), now.values())
+        left = self.watch.apply(was.values(), now.values(), retired)
+        self._retire(retired, was, now)
         for backend in left:
             service = self._forget(backend, out)
             if service is not None:
@@ -223,7 +245,7 @@ class Standing:
             if not self.watch.own[number].reset_on_death:
                 del self._dead[number]
                 out.append(SetBackendDead(number, False))
-                touched[self._roster.service_of[number].id] = None
+                touched[self.watch.backend(number).service] = None
         for number in touched:
             if number in now:
                 self._settle(now[number], now_ns, out)
@@ -232,11 +254,33 @@ class Standing:
                 self._open.discard(number)
         return out
 
+    def _retire(
+        self, retired: Iterable[int], was: Mapping[int, Service], now: Mapping[int, Service]
+    ) -> None:
+        before, self._retired = self._retired, {}
+        for each in retired:
+            if self.watch.is_watched(each):
+                number = self.watch.backend(each).service
+                service = now.get(number) or was.get(number) or before.get(each)
+                if service is not None:
+                    self._retired[each] = service
+
+    def forget_retired(self, backend: int) -> None:
+        """No flow has it any more."""
+        if self._retired.pop(backend, None) is not None:
+            self.watch.leave(backend)
+            self._changes = deque(each for each in self._changes if each.backend != backend)
+            self._forget(backend, [])
+        self._marked.discard(backend)
+
+    def _service_of(self, backend: int) -> Service | None:
+        return self._roster.service_of.get(backend) or self._retired.get(backend)
+
     def _forget(self, backend: int, out: list[Command]) -> Service | None:
         """It is not watched any more, or otherwise. Returns its service, if it still has one."""
         dead = self._dead.pop(backend, None) is not None
         shared = self._slow_start.forget(backend)
-        self._spared.pop(backend, None)
+        self._silences.forget(backend)
         self.falls.pop(backend, None)
         self._finding.discard(backend)
         for members in self._ill.values():
@@ -290,7 +334,7 @@ class Standing:
         some: list[Change] = []
         services: dict[int, Service] = {}
         while self._changes and work < TOLD_MOST and len(some) < BATCH:
-            service = self._roster.service_of.get(self._changes[0].backend)
+            service = self._service_of(self._changes[0].backend)
             if service is not None and service.id not in services:
                 size = len(service.backends) // LOOKED_AT
                 if services and work + size > TOLD_MOST:
@@ -301,7 +345,7 @@ class Standing:
             work += 1
         changed: dict[int, list[int]] = {}
         for change in some:
-            service = self._roster.service_of.get(change.backend)
+            service = self._service_of(change.backend)
             if service is not None and self.watch.is_watched(change.backend):
                 self._told(service, change, now_ns, out)
                 changed.setdefault(service.id, []).append(change.backend)
@@ -347,7 +391,7 @@ class Standing:
         if server.silences:
             self._suspect(backend, now_ns, out)
         else:
-            self._spared.pop(backend.id, None)
+            self._silences.forget(backend.id)
 
     def _told(self, service: Service, change: Change, now_ns: int, out: list[Command]) -> None:
         """A backend is ill, or well again; who may be chosen then is still to be found."""
@@ -370,43 +414,19 @@ class Standing:
 
     def _suspect(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
         """If its probes are silent, and its flows are, too, it has died."""
-        server = self.watch.server_of(backend.id)
-        service = self._roster.service_of[backend.id]
-        if server is None or backend.id in self._finding:
+        service = self._service_of(backend.id)
+        if service is None or backend.id in self._finding:
             return
-        since_ns = self._silent_since(server, service, backend.id, now_ns)
+        since_ns = self._silent_since(service, backend.id, now_ns)
         if since_ns is not None:
             self._finding.add(backend.id)
             out.append(FindReplies(backend.id, since_ns))
 
-    def _silent_since(
-        self, server: Server, service: Service, backend: int, now_ns: int
-    ) -> int | None:
-        """From when on nothing was heard of a backend that seems to have died; None: it does not,
-        or its clients had nowhere else to go. Then they are better off with waiting: it may be
-        the way to all of them that is gone."""
-        settings = self.watch.own[backend]
+    def _silent_since(self, service: Service, backend: int, now_ns: int) -> int | None:
+        if backend in self._dead:
+            return None
         ill = self._ill.get(service.id, _NOBODY)
-        again, _ = self._spared.get(backend, (0, 1))
-        if (
-            not settings.reset_on_death
-            or server.silences < max(settings.fall, again)
-            or backend in self._dead
-            or backend not in ill
-        ):
-            return None
-        refuge = self._refuges.of(service, server, ill, now_ns)
-        if refuge is Refuge.NOWHERE:
-            self._spare(server, backend)
-        if refuge is not Refuge.THERE:
-            return None
-        since_ns = max(server.silent_ns, now_ns - settings.fall * server.interval_ns)
-        return None if self.watch.heard_ns.get(backend, 0) > since_ns else since_ns
-
-    def _spare(self, server: Server, backend: int) -> None:
-        """It is not taken for dead for now: looked at again later, and ever later."""
-        _, later = self._spared.get(backend, (0, 1))
-        self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
+        return self._silences.since(service, backend, ill, now_ns)
 
     # What follows
 
@@ -421,6 +441,8 @@ class Standing:
         of those of whom something is new; None: that may be anybody."""
         ill, known = self._ill.get(service.id, _NOBODY), self.backends
         self._refuges.forget(service.id)
+        if changed is not None:  # of those that are retired nothing follows
+            changed = [each for each in changed if each in self._roster.service_of]
         is_open = self._refuges.are_all_ill(service, ill)
         if (service.id in self._open) is not is_open:
             changed = None
@@ -435,9 +457,7 @@ class Standing:
         for each in changed:
             if is_open and self._dead.get(each):
                 del self._dead[each]
-                server = self.watch.server_of(each)
-                silences = server.silences if server is not None else 0
-                self._spared[each] = silences + SPARED_MOST, 1  # those who come now have time
+                self._silences.give_time(each)
                 out.append(SetBackendDead(each, False))
         for each in changed:
             # Those that are dead are tried by nobody before all of their clients were told.
