@@ -12,7 +12,7 @@ probes are at fault or the backends, a flow that is tried is better off than one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from .availability import Availability
@@ -29,6 +29,7 @@ from .commands import (
     SetBackendUp,
 )
 from .events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
+from .following import Following
 from .hash_tables import HashTables
 from .health import Change, Condition, Source
 from .health_looks import Seen
@@ -41,6 +42,9 @@ from .slow_start import SlowStart
 
 AT_ONCE = 256
 """Backends of one server that are looked at together: less than 1 ms."""
+SETTLED_AT_ONCE = 128
+"""Backends of a service that are left out together, or not any more: 2 ms, with what the maps
+have of it."""
 TOLD_MOST = 2 * BATCH
 """Work, at most, that changes of several services are told together for."""
 
@@ -57,7 +61,7 @@ class Standing:
         self.backends = backends
         self.watch = watch
         self._roster = roster
-        self._tables = tables
+        self._following = Following(backends, roster, tables)
         self._ill: dict[int, set[int]] = {}  # by service; as far as it was told
         self._dead: dict[int, bool] = {}  # whether all of its clients were told
         self._finding: set[int] = set()
@@ -74,8 +78,8 @@ class Standing:
         """Backends that have gone with a mark in the maps, where it stands for their last flows,
         and that are not watched any more."""
         self._free_ns = 0
-        self._table_is_old = False
-        """Of the service that is dealt with."""
+        self._settling: dict[int, deque[int]] = {}
+        """By service: those that are still to be left out, or not any more."""
         self.falls: dict[int, int] = {}
         """By backend id: how often it was found ill since the start."""
         self.counters = dict.fromkeys(("backend_changes", "backends_ill", "backends_dead"), 0)
@@ -152,19 +156,14 @@ class Standing:
         """A backend is reached or not, drains or not."""
         backend = event.backend
         if isinstance(event, BackendDrain):
-            if not self._change(
-                service,
-                backend,
-                partial(self.backends.drain, backend, event.draining),
-                out,
-                SetBackendDraining(backend, event.draining),
-            ):
+            change = partial(self.backends.drain, backend, event.draining)
+            command = SetBackendDraining(backend, event.draining)
+            if not self._following.change(service, backend, change, out, command):
                 return
         else:
             self.watch.reached(backend, event.up, event.lost, now_ns)
-            if not self._change(
-                service, backend, partial(self.backends.reach, backend, event.up), out
-            ):
+            change = partial(self.backends.reach, backend, event.up)
+            if not self._following.change(service, backend, change, out):
                 return
             self.counters["backend_changes"] += 1
         self._settle(service, now_ns, out, (backend,))
@@ -222,7 +221,7 @@ class Standing:
         out: list[Command] = []
         now = {service.id: service for service in services}
         was = {service.id: service for service in before}
-        touched = dict.fromkeys(self._open | self._ill.keys())
+        touched = dict.fromkeys(self._open | self._ill.keys() | self._settling.keys())
         left = self.watch.apply(was.values(), now.values(), retired)
         self._retire(retired, was, now)
         for backend in left:
@@ -248,10 +247,12 @@ class Standing:
                 touched[self.watch.backend(number).service] = None
         for number in touched:
             if number in now:
-                self._settle(now[number], now_ns, out)
+                self._settle(now[number], now_ns, out, at_once=True)
             else:
                 self._ill.pop(number, None)
                 self._open.discard(number)
+                self._settling.pop(number, None)
+                self._following.forget(number)
         return out
 
     def _retire(
@@ -300,7 +301,7 @@ class Standing:
 
     def deadline(self) -> int | None:
         """When the next look is due, and the last work is paid for."""
-        if self._changes or self._rest is not None:
+        if self._changes or self._rest is not None or self._settling:
             return self._free_ns
         due_ns = self.watch.deadline()
         return None if due_ns is None else max(due_ns, self._free_ns)
@@ -309,7 +310,7 @@ class Standing:
         """Look at the servers whose turn it is; a batch of them."""
         if now_ns < self._free_ns:
             return
-        work = self._tell_some(0, now_ns, out)
+        work = self._settle_on(now_ns, out) + self._tell_some(0, now_ns, out)
         if work < BATCH:
             work += self._look_on(now_ns, out)
         while work < BATCH and self._rest is None:
@@ -436,9 +437,11 @@ class Standing:
         now_ns: int,
         out: list[Command],
         changed: Collection[int] | None = None,
+        at_once: bool = False,
     ) -> None:
         """Leave out those of a service that are ill, unless nobody else is left. ``changed``: ids
-        of those of whom something is new; None: that may be anybody."""
+        of those of whom something is new; None: that may be anybody. They may be thousands: the
+        others follow in their turns, or ``at_once``."""
         ill, known = self._ill.get(service.id, _NOBODY), self.backends
         self._refuges.forget(service.id)
         if changed is not None:  # of those that are retired nothing follows
@@ -454,39 +457,34 @@ class Standing:
                 for each in service.backends
                 if each.id in ill or each.id in self._dead or known.is_left_out(each.id)
             ]
-        for each in changed:
+            self._settling.pop(service.id, None)
+            if len(changed) > SETTLED_AT_ONCE and not at_once:
+                self._settling[service.id] = deque(changed[SETTLED_AT_ONCE:])
+                changed = changed[:SETTLED_AT_ONCE]
+        self._settle_these(service, changed, out)
+        self._following.publish(service.id, now_ns, out)
+
+    def _settle_on(self, now_ns: int, out: list[Command]) -> int:
+        """Go on with a service that has many backends. Returns how much work that was."""
+        number = next(iter(self._settling), None)
+        if number is None:
+            return 0
+        left = self._settling[number]
+        some = [left.popleft() for _ in range(min(len(left), SETTLED_AT_ONCE))]
+        self._settle_these(self._roster.services[number], some, out)
+        if not left:  # a table of so many takes long, too: there is no other one before
+            del self._settling[number]
+            self._following.publish(number, now_ns, out)
+        return BATCH
+
+    def _settle_these(self, service: Service, backends: Iterable[int], out: list[Command]) -> None:
+        ill, is_open = self._ill.get(service.id, _NOBODY), service.id in self._open
+        for each in backends:
             if is_open and self._dead.get(each):
                 del self._dead[each]
                 self._silences.give_time(each)
                 out.append(SetBackendDead(each, False))
-        for each in changed:
             # Those that are dead are tried by nobody before all of their clients were told.
             left_out = each in self._dead or (each in ill and not is_open)
-            self._change(service, each, partial(known.leave_out, each, left_out), out)
-        if self._table_is_old:
-            self._table_is_old = False
-            self._tables.changed(service.id)
-            out.extend(self._tables.take(now_ns))
-
-    def _change(
-        self,
-        service: Service,
-        backend: int,
-        change: Callable[[], bool],
-        out: list[Command],
-        command: Command | None = None,
-    ) -> bool:
-        """Do it, and have maps and strategies follow; ``_settle`` comes next, for the table. False:
-        it was no news."""
-        was_up, was_usable = self.backends.is_up(backend), backend in self.backends.usable
-        if not change():
-            return False
-        if command is not None:
-            out.append(command)
-        up, usable = self.backends.is_up(backend), backend in self.backends.usable
-        if up is not was_up:
-            out.append(SetBackendUp(backend, up))
-        if usable is not was_usable:
-            self._roster.backend_state(service, backend, usable)
-            self._table_is_old = True
-        return True
+            change = partial(self.backends.leave_out, each, left_out)
+            self._following.change(service, each, change, out)
