@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +51,13 @@ def is_reset(peer: socket.socket, timeout: float = TOLD_S) -> bool:
     return False
 
 
+def flows_ended(router: Router) -> int:
+    """How many: that is known when all tables were walked, after the first clients were told."""
+    wait_for(lambda: router.events("flows_ended"), TOLD_S, "all clients were told")
+    (ended,) = router.events("flows_ended")
+    return int(ended["flows"])
+
+
 @pytest.fixture(autouse=True)
 def all_speak(router: Router) -> Iterator[None]:
     """One test that fails leaves no backend silent to the others."""
@@ -67,15 +75,15 @@ def test_a_backend_that_dies_mid_stream(router: Router) -> None:
     assert {who_answers(router) for _ in range(20)} == {"b2"}
     (ill,) = router.events("backend_ill")
     assert (ill["backend"], ill["reason"], ill["times"]) == ("b1", "unanswered", 1)
-    (ended,) = router.events("flows_ended")
-    assert ended["flows"] == router.ask("status")["flows_ended"] == 1
+    assert flows_ended(router) == router.ask("status")["flows_ended"] == 1
     assert "b1 has been dead" in router.cli("backends").stdout
     router.lab.unsilence_backend("b1")
     wait_state(router, "b1", "well")
     shares = Counter(who_answers(router) for _ in range(100))
     assert shares["b1"] < 35, shares  # of 10 that it is to have, if it were always the first
     assert any(who_answers(router) == "b1" for _ in range(1000))
-    assert "b1 has come back: its weight counts 10%" in router.cli("backends").stdout
+    shown = router.cli("backends").stdout
+    assert re.search("b1 has come back: its weight counts 1[0-9]%", shown), shown
     other.sendall(b"still here")
     assert receive(other, 10) == b"still here"
 
@@ -94,9 +102,9 @@ def test_a_backend_that_is_taken_away_and_dies(router: Router) -> None:
     router.lab.silence_backend("b1")
     assert is_reset(kept)
     assert [each["backend"] for each in router.events("backend_dead")] == ["b1"]
-    wait_for(lambda: router.events("flows_ended"), TOLD_S, "it is logged")
+    assert flows_ended(router) == 1
     status = router.ask("status")
-    assert (status["backends_ill"], status["backends_dead"], status["flows_ended"]) == (0, 0, 1)
+    assert (status["backends_ill"], status["backends_dead"]) == (0, 0)
 
 
 def test_who_wants_no_resets_keeps_the_stream(router: Router) -> None:
