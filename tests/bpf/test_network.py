@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from structlog.testing import capture_logs
 
@@ -17,7 +17,7 @@ from tests.support.cast import BACKENDS
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import WiredRouter, wired_router
 from xdp_router.adapters.netlink import LinkEvent
-from xdp_router.adapters.paths import Resolution, Tag
+from xdp_router.adapters.paths import Tag
 from xdp_router.core import abi
 from xdp_router.core.commands import SendProbe
 from xdp_router.core.config import RouterConfig
@@ -385,72 +385,6 @@ def test_a_retired_backends_interface_is_a_clients_again() -> None:
         seen.clear()
         network.path_changed(ADDR + 9, by_client, "")  # the kernel goes on to tell
         assert not seen
-
-
-@in_fresh_netns
-def test_a_retired_backend_is_probed_on_its_way_until_its_last_flow_is_gone() -> None:
-    """The engine, which has known it, hears of its way; of one that it never knew it does not."""
-    with wired_router(packets=False) as wired:
-        network, heard = network_of(wired)
-        network.path_changed(ADDR, wired.path(), "")
-        heard.states.clear()
-        network.change((), [B1])
-        assert probe_goes_out(wired)
-        network.path_changed(ADDR, None, "no ARP answer")
-        assert heard.states == [(False, 0)]
-        assert not probe_goes_out(wired)
-        network.path_changed(ADDR, wired.path(), "")
-        assert heard.states[1:] == [(True, wired.backend.ifindex)]
-        assert probe_goes_out(wired)
-        network.forget_retired(B1)
-        assert not probe_goes_out(wired)
-        router = wired.router
-        network = Network((), router.state, wired.executor, heard, [B1])
-        network.attached(wired.backend)
-        heard.states.clear()
-        network.path_changed(ADDR, wired.path(), "")
-        assert heard.states == []
-        assert heard.value().ifindex == wired.backend.ifindex
-
-
-@in_fresh_netns
-def test_nobody_is_said_to_be_down_before_he_could_answer() -> None:
-    """At the start, or when it comes, a neighbour that is not there yet is told of when the watch
-    has waited for it, whatever is looked at again meanwhile; what else is wrong is told at once."""
-    with wired_router(packets=False) as wired:
-        index, reason = wired.backend.ifindex, "no ARP answer from 198.18.1.1 on be"
-        lost = Resolution(ADDR, None, reason, index, "be", ADDR, neighbour_lost=True)
-
-        def begun(at_start: bool, found: Resolution) -> Network:
-            network, _ = network_of(wired)
-            network.resolution = lambda addr: found if addr == ADDR else None
-            if at_start:
-                network.begin([(ADDR, None, found.reason)])
-            else:
-                network.path_changed(ADDR, None, found.reason)
-            network.reconsider()
-            assert network.paths[1] == (None, found.reason), "who asks is told"
-            return network
-
-        def told(logs: list[Any]) -> list[tuple[str, str]]:
-            return [(line["event"], line.get("reason", "")) for line in logs]
-
-        for at_start in (True, False):
-            with capture_logs() as logs:
-                network = begun(at_start, lost)
-                assert logs == []
-                network.path_changed(ADDR, wired.path(), "")
-                network.path_changed(ADDR, None, reason)
-            assert told(logs) == [("backend_up", ""), ("backend_down", reason)]
-            with capture_logs() as logs:
-                network = begun(at_start, lost)
-                network.path_changed(ADDR, None, reason)
-                network.path_changed(ADDR, None, reason)
-                network.path_changed(ADDR, wired.path(), "")
-            assert told(logs) == [("backend_down", reason), ("backend_up", "")]
-            with capture_logs() as logs:
-                begun(at_start, replace(lost, reason="no route", neighbour_lost=False))
-            assert told(logs) == [("backend_down", "no route")]
 
 
 @in_fresh_netns
