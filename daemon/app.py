@@ -67,6 +67,7 @@ from .kernel_state import KernelState
 from .loads import load_reader
 from .logs import listen, log_fault
 from .loop import EngineLoop
+from .map_values import left_out
 from .mode_commands import ModeCommands
 from .nat_ports import NatPorts
 from .network import Network
@@ -187,7 +188,9 @@ class Router:
             self.network.attached(link)
         self.network.resolution = resolutions.get
         paths = ((addr, found.path, found.reason) for addr, found in resolutions.items())
-        self.engine.begin(self.network.begin(paths), self.state.draining)
+        ill = left_out({each.id: self.state.backend_value(each.id) for each in self._backends})
+        up = self.network.begin(paths, ill)
+        self.loop.run(self.engine.begin(up, self.state.draining, ill, time.monotonic_ns()))
         _go_on(stop, self._leave_behind)
         self.loop.publish(self.state.carried)
         # What came with the configuration is there to stay: looking at all of it takes long.
@@ -456,6 +459,7 @@ class Router:
     # What has happened
 
     def _forget_retired(self, backend: Backend) -> None:
+        self.engine.standing.forget_retired(backend.id)
         self.network.forget_retired(backend)
         self.state.forget_backend(backend)
 

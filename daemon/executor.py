@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.bpf_maps import FlowTables, PendingFlows
@@ -94,12 +94,14 @@ class Executor:
         if nat_ports is not None:
             nat_ports.counters = self.counters
 
-    def change(self, config: RouterConfig) -> None:
-        """Have the backends of this configuration from now on."""
+    def change(self, config: RouterConfig, retired: Iterable[Backend] = ()) -> None:
+        """Have the backends of this configuration from now on. Those of ``retired`` get no flows,
+        and are probed still."""
         self._backends = {
             backend.id: backend for service in config.services for backend in service.backends
         }
-        for gone in self._targets.keys() - self._backends.keys():
+        probed = {each.id for each in retired} | self._backends.keys()
+        for gone in self._targets.keys() - probed:
             del self._targets[gone]
         if self._nat_ports is not None:
             self._nat_ports.change(config)

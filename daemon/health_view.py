@@ -47,10 +47,10 @@ def health_view(engine: Engine, backend: Backend, now_ns: int | None = None) -> 
 
 
 def health_totals(router: Router) -> Mapping[str, int]:
-    """For ``status``."""
+    """For ``status``; of backends that only flows have, nothing."""
     standing = router.engine.standing
     return {
-        "backends_ill": len(standing.watch.health.ill()),
-        "backends_dead": len(standing.dead),
+        "backends_ill": len(standing.watch.health.ill() - standing.retired),
+        "backends_dead": len(standing.dead - standing.retired),
         "flows_ended": router.health.flows_ended,
     }

@@ -242,9 +242,9 @@ class KernelState:
                 self._put_service(service, dataclasses.replace(old, flags=old.flags & ~flag))
 
     def _write_probed(self) -> None:
-        """Say where probes go beside the backends' own endpoints."""
+        """Say where probes go beside the backends' own endpoints, retired ones included."""
         backends = [each for service in self._config.services for each in service.backends]
-        probed = probed_beside(backends)
+        probed = probed_beside([*backends, *self._all_retired()])
         refs = {where: (each.id, each.service) for where, each in probed.items()}
         if refs != self._probed:
             self.maps.probe_index.replace(refs)

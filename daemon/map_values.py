@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
@@ -140,6 +141,17 @@ def backend_value(backend: Backend, before: abi.BackendValue, *, shared: bool) -
     )
 
 
+def left_out(backends: Mapping[int, abi.BackendValue]) -> frozenset[int]:
+    """Ids of those that there is a way to, and that XDP may not choose all the same: who had
+    the maps before has found them ill."""
+    return frozenset(
+        number
+        for number, value in backends.items()
+        if value.ifindex and not value.flags & abi.BACKEND_UP
+    )
+
+
 def as_well(value: abi.BackendValue) -> abi.BackendValue:
-    """A backend of a former daemon's, of whose health nothing is known."""
+    """A backend of a former daemon's: whether it is dead, or has all of its share, is not known.
+    Whether it was ill its flag of being up says."""
     return dataclasses.replace(value, flags=value.flags & ~abi.BACKEND_DEAD, share=0)

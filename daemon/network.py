@@ -75,12 +75,14 @@ class Network:
         handle: Callable[[Event], None],
         retired: Iterable[Backend] = (),
     ) -> None:
-        """``retired``: backends that keep their flows, and that the engine does not know."""
+        """``retired``: backends that keep their flows, and that the engine has never known."""
         self._state = state
         self._executor = executor
         self._handle = handle
         self._by_addr = _by_addr(backends)
         self._retired = _by_addr(retired)
+        self._formerly: set[int] = set()
+        """Ids of the retired ones that the engine has known, which looks at their health still."""
         self._sampler = Sampler(LINES_PER_SECOND)
         self._names: dict[int, str] = {}  # of the attached interfaces
         self._reported: dict[int, tuple[Path | None, str]] = {}  # by address
@@ -91,6 +93,9 @@ class Network:
         self._known: dict[int, Known] = {}  # by address: what the backends have, or will have
         # Ordered ones, because the first of a plain dict is ever farther away.
         self._unjudged: OrderedDict[int, None] = OrderedDict()  # addresses
+        self._untold: dict[int, bool] = {}
+        """By address whose neighbour had not answered when it was first heard of, and who is not
+        said to be down for that: whether it was heard of again."""
         self._lost: OrderedDict[int, _Change] = OrderedDict()  # by address: who has to go down
         self._turns: OrderedDict[int, _Change] = OrderedDict()  # by address: the others
         self._left = 0
@@ -141,10 +146,13 @@ class Network:
         """Name of an attached interface; the number of another one."""
         return self._names.get(ifindex, str(ifindex))
 
-    def begin(self, paths: Iterable[tuple[int, Path | None, str]]) -> set[int]:
+    def begin(
+        self, paths: Iterable[tuple[int, Path | None, str]], held_back: Collection[int] = ()
+    ) -> set[int]:
         """Take the first paths, by address, before anybody makes decisions.
 
-        Maps and probes have them afterwards; returns the ids of the backends that are up.
+        Maps and probes have them afterwards; returns the ids of the backends that are up. Of those
+        in ``held_back`` XDP is not told so.
         """
         for addr, path, reason in paths:
             self._note(addr, path, reason)
@@ -156,12 +164,16 @@ class Network:
                 self._set_retired(addr, known)
                 for backend in self._by_addr.get(addr, ()):
                     path, reason = self._set_path(backend, known)
-                    self._state.set_up(backend.id, path is not None and not reason)
+                    is_up = path is not None and not reason
+                    self._state.set_up(backend.id, is_up and backend.id not in held_back)
                     if path is not None:
                         self._handle(BackendPath(backend.id, path.ifindex, path.subnets))
                         if not reason:
                             up.add(backend.id)
-                self._report(addr, known)
+                if self._next_hop_is_lost(addr):
+                    self._untold[addr] = False
+                else:
+                    self._report(addr, known)
         return up
 
     def change(self, backends: Iterable[Backend], retired: Iterable[Backend]) -> None:
@@ -176,6 +188,8 @@ class Network:
         for addr in self._reported.keys() - addrs:
             self._forget(addr)
         now = {each.id for there in self._by_addr.values() for each in there}
+        self._formerly |= before.keys()
+        self._formerly &= {each.id for there in self._retired.values() for each in there}
         for gone in before.keys() - now:
             self.paths.pop(gone, None)
             self.by_kernel.discard(gone)
@@ -205,6 +219,10 @@ class Network:
         is with all that concerns many addresses.
         """
         if addr in self._by_addr or addr in self._retired:
+            if addr in self._untold:
+                self._untold[addr] = True
+            elif addr not in self._reported and path is None and self._next_hop_is_lost(addr):
+                self._untold[addr] = False
             self._reported[addr] = path, reason
             self._unjudged[addr] = None
             self._judge_now()
@@ -216,6 +234,8 @@ class Network:
 
     def forget_retired(self, backend: Backend) -> None:
         """No flow has this retired backend any more: its path is nobody's affair."""
+        self._formerly.discard(backend.id)
+        self._executor.set_target(backend.id, None)
         addr = backend.endpoint.addr
         there = self._retired[addr]
         there.remove(backend)
@@ -231,7 +251,7 @@ class Network:
     def _forget(self, addr: int) -> None:
         known: tuple[dict[int, Any], ...] = (
             *(self._reported, self._latest, self._known, self._lost_by, self._unjudged),
-            *(self._lost, self._turns),
+            *(self._lost, self._turns, self._untold),
         )
         for each in known:
             each.pop(addr, None)
@@ -323,7 +343,13 @@ class Network:
 
     def _apply(self, addr: int) -> None:
         known = self._judge(addr)
+        heard_again = self._untold.get(addr)
+        if heard_again:
+            del self._untold[addr]
+        is_told = heard_again is not False
         if self._known.get(addr) == known:
+            if heard_again:
+                self._report(addr, known)
             return
         self._known[addr] = known
         path, reason = known[0]
@@ -333,13 +359,14 @@ class Network:
         backends = self._by_addr.get(addr, [])
         if len(backends) <= self._left:
             self._left -= len(backends)
-            self._report(addr, known)
+            if is_told:
+                self._report(addr, known)
             for backend in backends:
                 self._change(backend, known)
             return
         # Who is gone first: each that is tried in vain costs a client a probe's time.
         queue = self._lost if path is None or reason else self._turns
-        queue[addr] = _Change(known, iter(backends))
+        queue[addr] = _Change(known, iter(backends), told=not is_told)
 
     def _take_turns(self) -> None:
         if self._turn is None and (self._unjudged or self._lost or self._turns):
@@ -381,8 +408,13 @@ class Network:
 
     def _set_retired(self, addr: int, known: Known) -> None:
         for backend in self._retired.get(addr, ()):
-            (path, _), kernel = self._usable(backend, known)
+            (path, reason), kernel = self._usable(backend, known)
             self._state.set_path(backend.id, path, kernel)
+            if backend.id in self._formerly:
+                self._aim(backend, path)
+                is_up = path is not None and not reason
+                lost = path is None and self._next_hop_is_lost(addr)
+                self._handle(BackendState(backend.id, is_up, lost))
 
     def _set_path(self, backend: Backend, known: Known) -> tuple[Path | None, str]:
         """Bring what is known to a backend; returns its path, and why it is unusable."""
@@ -392,8 +424,8 @@ class Network:
         (self.by_kernel.add if kernel else self.by_kernel.discard)(backend.id)
         self._state.set_path(backend.id, path, kernel)
         if path is not None and backend.vlan is not None:
-            path = dataclasses.replace(path, vlan=path.tag(backend.vlan))
-            if path.vlan != backend.vlan and backend.id not in self._vlan_ignored:
+            is_own = path.tag(backend.vlan) == backend.vlan
+            if not is_own and backend.id not in self._vlan_ignored:
                 self._vlan_ignored.add(backend.id)
                 _log.warning(
                     "vlan_ignored",
@@ -402,13 +434,19 @@ class Network:
                     f"its own tag on: frames with {backend.vlan} as well would have two",
                     mend="remove vlan from the backend, or attach the interface below instead",
                 )
+        self._aim(backend, path)
+        return path, reason
+
+    def _aim(self, backend: Backend, path: Path | None) -> None:
+        """Have its probes go this way, behind its tag."""
         target: Target | ConnectionTarget | None = None
+        if path is not None and backend.vlan is not None:
+            path = dataclasses.replace(path, vlan=path.tag(backend.vlan))
         if path is not None and backend.probe.kind in CONNECTIONS:
             target = connection_target(path.ifindex, backend)
         elif path is not None:
             target = probe_target(path, backend)
         self._executor.set_target(backend.id, target)
-        return path, reason
 
     def _report(self, addr: int, known: Known) -> None:
         backends = self._by_addr.get(addr, [])

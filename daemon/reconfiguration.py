@@ -267,9 +267,12 @@ class Reconfiguration:
         router.forwarding.look()  # first: what may be stateless goes by it
         finish = router.state.change(config, retired)
         commands = router.engine.apply(
-            config.services, EngineSettings.of(settings), time.monotonic_ns()
+            config.services,
+            EngineSettings.of(settings),
+            time.monotonic_ns(),
+            [each.id for each in retired],
         )
-        router.executor.change(config)
+        router.executor.change(config, retired)
         router.figures.change(config)
         router.health.change(config)
         router.loop.obey(commands)

@@ -72,10 +72,10 @@ class Scraper:
             if self._scrapes.failed(request, str(error)):
                 _tell_failure(request, str(error))
         except Exception as error:  # a bug: told once as all failures, and the place is asked again
-            if self._scrapes.failed(request, repr(error)):
+            if self._scrapes.failed(request, f"a fault of the router's own: {error!r}"):
                 raise
-        except BaseException as error:
-            self._scrapes.failed(request, repr(error))
+        except BaseException:
+            self._scrapes.failed(request, "the router gave it up")
             raise
         else:
             self._take(request, *answer)

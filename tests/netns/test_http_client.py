@@ -13,7 +13,7 @@ from tests.netns.test_connection_probes import HOSTS, Say, server, with_addresse
 from tests.support.fresh_netns import in_fresh_netns
 from xdp_router.adapters import http_client
 from xdp_router.adapters.http_client import HttpError, fetch
-from xdp_router.core.address import parse_addr
+from xdp_router.core.address import LOOPBACK_IPV6, parse_addr
 from xdp_router.core.model import Endpoint
 
 HOST = HOSTS[0]
@@ -93,11 +93,26 @@ def test_what_is_no_page_says_why() -> None:
         assert why(says(b"HTTP/1.1 404 No\r\n\r\n")) == "status 404 instead of 200"
         packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
         assert why(says(packed)).startswith("the answer is compressed (gzip)")
-        assert why(says(b"SSH-2.0-x\r\n\r\n")).startswith("no good HTTP: ")
-        assert why(says(b"")).startswith("no good HTTP: ")
+        ssh = "its answer is no HTTP/1.1: it begins with 'SSH-2.0-x\\r\\n\\r\\n'"
+        assert why(says(b"SSH-2.0-x\r\n\r\n", close=False)) == ssh
+        tls = b"\x15\x03\x01\x00\x02\x02\x16"
+        assert why(says(tls, close=False)).startswith("its answer is no HTTP/1.1: it begins with")
+        closed = "the server closed the connection"
+        assert why(says(b"")) == f"{closed} without an answer"
+        assert why(says(b"HTTP/1.1 100 Continue\r\n\r\n")).startswith(f"{closed} after 25 bytes")
+        assert why(says(b"HTTP/1.1 200 OK\r\n")).endswith(
+            "which begins with 'HTTP/1.1 200 OK\\r\\n'"
+        )
         short = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na 1\n"
-        assert why(says(short)).startswith("no good HTTP: ")
-        assert why(says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000)).startswith("no good HTTP")
+        cut = f"{closed} after 4 bytes of the page, before its end"
+        assert why(says(short)) == cut
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert why(says(chunked + b"4\r\na 1\n")) == cut
+        assert (
+            why(says(chunked + b"ZZ\r\n")) == "what came after 0 bytes of the page is no HTTP/1.1"
+        )
+        long = b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000
+        assert why(says(long, close=False)) == "the head of its answer is longer than 32 KiB"
         assert why(says(b"HTTP/1.1 200 OK\r\n", close=False), 0.2) == "no answer within 200 ms"
         with socket.socket() as unused:
             unused.bind((HOST, 0))
@@ -105,6 +120,19 @@ def test_what_is_no_page_says_why() -> None:
                 body_of(*unused.getsockname())
         with pytest.raises(HttpError, match="unreachable"):
             body_of("198.18.99.9", 80)
+
+    fresh(there)
+
+
+def test_a_page_of_this_host() -> None:
+    """At the loopback address of IPv6, which is no number of its own."""
+
+    def there() -> None:
+        with server("::1", says(b"HTTP/1.1 200 OK\r\n\r\n", b"a 1\n")) as (_, port):
+            taken: list[bytes] = []
+            to = Endpoint(LOOPBACK_IPV6, port)
+            asyncio.run(fetch(to, "/metrics", taken.append, PATIENCE_S))
+        assert b"".join(taken) == b"a 1\n"
 
     fresh(there)
 

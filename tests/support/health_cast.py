@@ -49,7 +49,7 @@ class HealthWorld:
     """Runs an engine in steps of 10 ms. ``answers``: what each backend's probes get; None: nothing.
 
     ``heard``: backends whose flows say something still. ``draw`` is none: no jitter, the first of
-    all that there are.
+    all that there are. ``begin``: all backends are up at once.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class HealthWorld:
         services: Iterable[Service] | None = None,
         health: HealthSettings | None = SETTINGS,
         draw: Any = None,
+        begin: bool = True,
         **change: Any,
     ) -> None:
         made = services if services is not None else [service(len(BACKENDS))]
@@ -73,7 +74,7 @@ class HealthWorld:
         self.probed: list[int] = []
         self.dead: set[int] = set()
         self.up: set[int] = set()
-        for backend in self.backends:
+        for backend in self.backends if begin else ():
             self.tell(BackendState(backend, True))
 
     def tell(self, event: Event) -> list[Command]:

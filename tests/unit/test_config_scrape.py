@@ -189,6 +189,48 @@ def test_a_backends_address_needs_something_to_read() -> None:
     assert told.startswith("service.backend.scrape: found 'host'")
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("127.0.0.1:9100", "127.0.0.1:9100"),
+        ("127.8.9.10:9100", "127.8.9.10:9100"),
+        ("[::1]:9100", "[::1]:9100"),
+        ("[0:0:0:0:0:0:0:1]:9100", "[::1]:9100"),
+        ("169.254.1.1:9100", "169.254.1.1:9100"),
+        ("[2001:db8::9]:9100", "[2001:db8::9]:9100"),
+    ],
+)
+def test_metrics_may_be_on_this_host(written: str, shown: str) -> None:
+    """Of either family, and wherever it reaches; what is shown can be written again."""
+    (backend,) = parsed('preset = "vllm"', backend=f'scrape = "{written}"').backends
+    assert format_scrape(backend.scrape) == shown
+    (again,) = parsed('preset = "vllm"', backend=f'scrape = "{shown}"').backends
+    assert again.scrape == backend.scrape
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("0.0.0.0:9100", "the unspecified address"),
+        ("255.255.255.255:9100", "the broadcast address"),
+        ("224.0.0.1:9100", "a multicast address"),
+        ("0.1.2.3:9100", "a reserved address"),
+        ("[::]:9100", "the unspecified address"),
+        ("[ff02::1]:9100", "a multicast address"),
+        ("[fe80::1]:9100", "a link-local address"),
+        ("[::1]:0", "port '0'"),
+        ("[::1]:", "port ''"),
+        ("::1:9100", "in brackets"),
+    ],
+)
+def test_where_nobody_can_be_asked(written: str, kind: str) -> None:
+    """It is said what the address is."""
+    told = problem('preset = "vllm"', backend=f'scrape = "{written}"')
+    assert told.startswith("service.backend.scrape: ")
+    assert kind in told
+    assert 'as "198.18.1.2:9100"' in told
+
+
 def test_values_outlive_two_missed_scrapes() -> None:
     """By themselves, or not at all."""
     assert parsed('preset = "vllm"\ninterval = "2s"').score_age_ns == 10 * S

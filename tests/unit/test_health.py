@@ -192,3 +192,33 @@ def test_whatever_is_told(story: list[tuple[Source, Ill | None, int]]) -> None:
             well, held_until_ns = change.well, change.held_until_ns
         assert health.is_well(1) is well
         assert 0 <= health.share(1, now_ns) <= 1
+
+
+@pytest.mark.parametrize("pause_ns", [S, 40 * S, 600 * S])
+def test_good_probes_do_not_shorten_what_flows_bring_down(pause_ns: int) -> None:
+    """However seldom flows come: the hold grows with each fall, until one has fared well."""
+    told = Told()
+    held = []
+    for _ in range(4):
+        while told.health.is_well(7):
+            told.wait(pause_ns)
+            told.good()
+            held += [change.held_until_ns - told.now_ns for change in told.bad(1, TRAFFIC)]
+        told.wait(5 * S)
+        told.good(2)
+    assert held == [S, 2 * S, 4 * S, 5 * S]
+    told.good(1, TRAFFIC)
+    told.wait(FORGIVEN_NS + 5 * S)
+    told.good()
+    (change,) = told.bad(3, TRAFFIC)
+    assert (change.times, change.held_until_ns - told.now_ns) == (1, S)
+
+
+def test_who_was_brought_down_by_probes_is_forgiven_by_time() -> None:
+    """Nobody may have asked it for anything."""
+    told = Told()
+    fallen(told)
+    told.wait(S)
+    told.good(2)
+    told.wait(FORGIVEN_NS + S)
+    assert fallen(told).times == 1

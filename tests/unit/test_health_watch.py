@@ -14,7 +14,8 @@ from tests.support.playbook import MS
 from xdp_router.core.commands import HealthNews, SendProbe
 from xdp_router.core.events import BackendState, FlowSigns, ProbeReply, ProbeSent
 from xdp_router.core.health import Ill, Source
-from xdp_router.core.health_watch import NOTHING, HealthWatch, Seen, of_traffic
+from xdp_router.core.health_looks import NOTHING, Seen
+from xdp_router.core.health_watch import HealthWatch
 from xdp_router.core.model import (
     Backend,
     Endpoint,
@@ -225,9 +226,8 @@ def test_whose_health_is_off_is_not_looked_at() -> None:
     assert made.apply((one,), ()) == [1]
 
 
-def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
-    """What was found by the old probe may have been its fault; other settings alone change
-    nothing of what is known."""
+def test_a_backend_that_is_probed_otherwise_is_as_it_was() -> None:
+    """As well or ill; so with other settings, which hold at once. Another one begins anew."""
     one = healthy()
     made = watch(one)
     for _ in range(3):
@@ -237,7 +237,14 @@ def test_a_backend_that_is_probed_otherwise_begins_anew() -> None:
     assert not made.health.is_well(1)
     assert made.own[1].rise == 9
     ping = dataclasses.replace(B1, probe=Probe(ProbeKind.ICMP))
-    assert made.apply((slower,), (dataclasses.replace(slower, backends=(ping,)),)) == [1]
+    pinged = dataclasses.replace(slower, backends=(ping,))
+    assert made.apply((slower,), (pinged,)) == []
+    assert not made.health.is_well(1)
+    server = made.server_of(1)
+    assert server is not None
+    assert (server.key[1], server.members) == (ping.probe, [1])
+    other = dataclasses.replace(ping, endpoint=dataclasses.replace(B1.endpoint, addr=9))
+    assert made.apply((pinged,), (dataclasses.replace(slower, backends=(other,)),)) == [1]
     assert made.health.is_well(1)
 
 
@@ -293,50 +300,6 @@ def test_thousands_of_servers_do_not_hold_the_loop() -> None:
 
 
 # Traffic
-
-
-@pytest.mark.parametrize(
-    ("signs", "seen"),
-    [
-        (Signs(answered=1), Seen(True)),
-        (Signs(served=1, cut=9, refused=9, unanswered=9, sources=9), Seen(True)),
-        (Signs(unanswered=1), Seen(True, Ill.UNANSWERED)),
-        (Signs(unanswered=9, sources=9, answered=1), Seen(True)),
-        (Signs(unreachable=1), Seen(True, Ill.UNREACHABLE)),
-        (Signs(unreachable=1, answered=1), Seen(True)),
-        (Signs(refused=1), Seen(True, Ill.REFUSED)),
-        (Signs(refused=1, answered=1), Seen(True)),
-        (Signs(refused=3, answered=2, sources=1), Seen(True, Ill.REFUSED)),
-        (Signs(answered=5, cut=5), Seen(True, Ill.REFUSED)),
-        (Signs(answered=5, cut=2), Seen(True)),
-        (Signs(), NOTHING),
-    ],
-)
-def test_what_flows_say(signs: Signs, seen: Seen) -> None:
-    """Where no probe contradicts: one that is answered outweighs all silence, and one that is
-    served all refusals; one that is cut was not answered."""
-    assert of_traffic(signs, False) == seen
-
-
-@pytest.mark.parametrize(
-    ("signs", "seen"),
-    [
-        (Signs(unanswered=9, sources=1), NOTHING),
-        (Signs(unanswered=2, sources=2), Seen(True, Ill.UNANSWERED)),
-        (Signs(refused=9, sources=1), NOTHING),
-        (Signs(refused=9, sources=2), Seen(True, Ill.REFUSED)),
-        (Signs(unreachable=9), NOTHING),
-        (Signs(answered=1, cut=1), NOTHING),
-        (Signs(answered=9, cut=9), NOTHING),
-        (Signs(answered=2, cut=2, sources=1), NOTHING),
-        (Signs(answered=2, cut=2, sources=2), Seen(True, Ill.REFUSED)),
-        (Signs(answered=1), Seen(True)),
-    ],
-)
-def test_one_source_against_a_good_probe(signs: Signs, seen: Seen) -> None:
-    """Does not make a backend ill, however often: it may be that one which is kept out, or which
-    sends what it knows to be cut."""
-    assert of_traffic(signs, True) == seen
 
 
 def test_a_probe_of_another_port_contradicts_nothing() -> None:

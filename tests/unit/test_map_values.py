@@ -18,6 +18,7 @@ from xdp_router.daemon.map_values import (
     backend_value,
     control_value,
     icmp_budget,
+    left_out,
     one_sided_interval,
     service_value,
 )
@@ -87,3 +88,10 @@ def test_a_backend_goes_on_as_it_was() -> None:
     assert value.vlan == abi.vlan_of(9)
     assert value.flags & abi.BACKEND_SHARED
     assert value.flags & abi.BACKEND_METHOD[Forwarding.IPIP]
+
+
+def test_who_was_left_out() -> None:
+    """There was a way to it, and XDP was not to choose it; a place that is free says nothing."""
+    down = replace(BEFORE, flags=BEFORE.flags & ~abi.BACKEND_UP)
+    found = {1: BEFORE, 2: down, 3: NOBODY, 4: replace(down, ifindex=0), 5: replace(down, flags=0)}
+    assert left_out(found) == {2, 5}

@@ -75,14 +75,14 @@ def test_the_last_line_may_have_no_end() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"a one\n", "not in the text format"),
-        (b'a{b="\xff"} 1\n', "not in the text format"),
+        (b"a 1\na one\n", "not in the text format of Prometheus: 'a one'$"),
+        (b'a{b="\xff"} 1\n', "of Prometheus: 'a{b=\"\ufffd\"} 1'$"),
         (b"x" * (LINE_MAX + 1), "a line of more than 16384 bytes"),
         (b"x" * (LINE_MAX + 1) + b"\n", "a line of more than 16384 bytes"),
         (b'a{b="%s"} 1\n' % (b"c" * WANTED_MAX), "a line of more than 4096 bytes for a"),
         (b"a 1\n" * (KEPT_MAX + 1), "more than 2000 samples"),
         (b'a{b="%s"} 1\n' % (b"c" * 1000) * (KEPT_BYTES_MAX // 1000), "or 256 KiB, of the"),
-        (b"a 1" + b"0" * 400, "not in the text format"),
+        (b"a 1" + b"0" * 400, "of Prometheus: 'a 10{77}'$"),
         (b"a 1 1" + b"0" * 400, "not in the text format"),
     ],
 )

@@ -107,6 +107,8 @@ def test_whatever_fails_is_a_scrape_that_failed() -> None:
 
     with capture_logs() as lines:
         state = asyncio.run(main())
-    assert (state.ok, state.error) == (0, "RuntimeError('a bug')")
-    assert [(line["event"], line["error"]) for line in lines] == [("task_failed", state.error)]
+    assert (state.ok, state.error) == (0, "a fault of the router's own: RuntimeError('a bug')")
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("task_failed", "RuntimeError('a bug')")
+    ]
     assert place.told == []

@@ -23,6 +23,7 @@ from xdp_router.core.commands import (
     SetBackendUp,
 )
 from xdp_router.core.events import BackendDrain, BackendState
+from xdp_router.core.health import Ill
 from xdp_router.core.model import (
     NO_BACKEND,
     Backend,
@@ -283,7 +284,7 @@ def test_a_backend_that_is_removed_with_a_share_and_added_again() -> None:
 @pytest.mark.parametrize("at_ms", [0, 20, 50])
 def test_a_change_while_much_is_still_to_be_told(at_ms: int) -> None:
     """One server that is 200 backends falls; before all of them were told it is probed otherwise,
-    and is well. What was found by the probe of before is nobody's fault any more."""
+    and is well. Whoever was said to be ill is said to be well."""
     many = [
         Service(n, f"s{n}", Endpoint(0xC6130000 + n, 80), (Backend(n, f"a{n}", B1.endpoint, n),))
         for n in range(200)
@@ -302,10 +303,112 @@ def test_a_change_while_much_is_still_to_be_told(at_ms: int) -> None:
         world.backends[backend.id] = backend
     world.answers = dict.fromkeys(world.answers, ProbeAnswer.SYNACK)
     world.obey(world.engine.apply(world.services, DEFAULTS, world.now_ns))
-    world.said.clear()
     world.run(5 * S)
-    assert world.news() == []
+    assert {tuple(world.news(each)) for each in world.backends} == {(ILL, WELL)}
     assert world.engine.standing.failing_open == frozenset()
+    assert world.usable == world.backends.keys()
+
+
+def test_an_ill_backend_that_is_probed_otherwise_is_ill_until_it_is_well() -> None:
+    """By the new probe: that is not known to be at fault, and its clients would be. It is not
+    held for what the old one has found; what its connections have shown counts as ever."""
+    for by_traffic in (False, True):
+        world = HealthWorld(
+            health=dataclasses.replace(SETTINGS, hold_ns=30 * S, reset_on_death=False)
+        )
+        if by_traffic:
+            world.run(S)
+            for _ in range(3):
+                world.signs(1, unanswered=5, sources=3)
+                world.run(S)
+        else:
+            world.fall(1)
+        assert world.news(1) == [ILL]
+        (web,) = world.services
+        ping = Probe(ProbeKind.ICMP)
+        others = [dataclasses.replace(each, probe=ping) for each in web.backends]
+        world.backends = {each.id: each for each in others}
+        asked = dataclasses.replace(web, backends=tuple(others))
+        world.answers = dict.fromkeys(world.answers, ProbeAnswer.ECHO)
+        world.answers[1] = ProbeAnswer.UNREACHABLE
+        said = world.obey(world.engine.apply([asked], DEFAULTS, world.now_ns))
+        assert only(said, SetBackendUp) == []
+        assert world.usable == {2, 3}
+        world.run(10 * S)
+        assert world.news(1) == [ILL]
+        assert world.usable == {2, 3}
+        world.answers[1] = ProbeAnswer.ECHO
+        world.run(4 * S)
+        assert world.news(1) == ([ILL] if by_traffic else [ILL, WELL])
+        world.run(20 * S)
+        assert world.news(1) == [ILL, WELL]
+        assert world.usable == {1, 2, 3}
+
+
+# At the start
+
+
+def restarted(ill: set[int], up: set[int] | None = None, **change: Any) -> HealthWorld:
+    """A router that begins where these were ill."""
+    world = HealthWorld(begin=False, **change)
+    up = {1, 2, 3} if up is None else up
+    world.obey(world.engine.begin(up, (), ill, world.now_ns))
+    world.obey(world.engine.start())
+    return world
+
+
+def test_who_was_ill_before_a_restart_is_so_until_it_is_well() -> None:
+    """Nobody goes there meanwhile, and XDP is not told that anybody may; it rises as any other."""
+    world = restarted({1})
+    assert only(world.said, SetBackendUp, LogHealth, LogFailOpen) == []
+    (table,) = only(world.said, PublishHashTable)
+    assert isinstance(table, PublishHashTable)
+    assert set(table.slots) == {2, 3}
+    world.answers[1] = ProbeAnswer.RST
+    world.run(10 * S)
+    assert world.usable == {2, 3}
+    assert 1 not in {world.choose(port) for port in range(20)}
+    condition = world.engine.standing.condition(1)
+    assert condition is not None
+    assert (condition.well, condition.why) == (False, Ill.BEFORE)
+    assert condition.source is not None
+    assert world.news() == []
+    world.answers[1] = ProbeAnswer.SYNACK
+    world.run(3 * S)
+    assert world.news() == [WELL]
+    assert only(world.said, SetBackendUp) == [SetBackendUp(1, True)]
+    assert world.usable == {1, 2, 3}
+    assert world.engine.standing.watch.share(1, world.now_ns) < 1
+
+
+def test_a_service_of_whom_all_were_ill_begins_open() -> None:
+    """As the rest of it was taken away; XDP is told that they may be chosen."""
+    world = restarted({1, 2, 3})
+    assert only(world.said, SetBackendUp, LogFailOpen) == [
+        LogFailOpen(0, True),
+        *(SetBackendUp(each, True) for each in (1, 2, 3)),
+    ]
+    assert world.usable == {1, 2, 3}
+    world.run(4 * S)
+    assert world.news() == [WELL] * 3
+    assert world.engine.standing.failing_open == frozenset()
+
+
+def test_who_was_ill_is_up_where_health_is_not_looked_at() -> None:
+    """It was turned off meanwhile."""
+    world = restarted({1, 99}, health=None)
+    assert only(world.said, SetBackendUp) == [SetBackendUp(1, True)]
+    assert world.usable == {1, 2, 3}
+
+
+def test_who_was_ill_and_has_no_way_yet_is_ill_when_it_has() -> None:
+    """Its neighbour answers later."""
+    world = restarted({1}, up={2, 3})
+    world.answers[1] = ProbeAnswer.RST
+    world.tell(BackendState(1, True))
+    world.run(5 * S)
+    assert only(world.said, SetBackendUp) == []
+    assert world.usable == {2, 3}
 
 
 def test_a_race_that_began_in_another_mode_does_not_win_for_one_who_is_gone() -> None:

@@ -27,6 +27,9 @@ _PORTS = re.compile(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?")
 PORT_MAX = 65_535
 _LENGTH = re.compile(r"0|[1-9][0-9]{0,2}")
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+LOOPBACK_IPV6 = 1 << 128 | 1
+"""Stands for ``::1``, which no flow has and which is no number of its own here: where the host
+itself speaks to a place that may be its own."""
 _MAPPED = 0xFFFF
 """Of an address of ::ffff:0:0/96, the bits above the IPv4 address."""
 
@@ -63,6 +66,8 @@ def in_subnet(addr: int, network: int, mask: int) -> bool:
 
 def format_addr(addr: int) -> str:
     """Dotted form, or that of RFC 5952."""
+    if addr == LOOPBACK_IPV6:
+        return "::1"
     if is_ipv6(addr):
         return str(ipaddress.IPv6Address(addr))
     return f"{addr >> 24 & 255}.{addr >> 16 & 255}.{addr >> 8 & 255}.{addr & 255}"

@@ -11,10 +11,11 @@ Names of presets: vLLM, ``docs/usage/metrics`` and ``docs/design/metrics`` of it
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 
-from .address import PROTOCOLS, format_endpoint, parse_endpoint
+from .address import LOOPBACK_IPV6, PROTOCOLS, format_endpoint, parse_endpoint, unusable
 from .config_fields import MS, Problems, S, Table, format_duration
 from .model import Backend, Endpoint, Reading, Scrape, Series, Service
 
@@ -169,11 +170,34 @@ def read_scrape_address(table: Table) -> Endpoint | None:
     text = table.text("scrape", expected)
     if text is None:
         return None
+    host, _, port = text.rpartition(":")
     try:
-        return parse_endpoint(text)
+        if _is_loopback_ipv6(host):
+            return Endpoint(LOOPBACK_IPV6, parse_endpoint(f"127.0.0.1:{port}").port)
+        endpoint = parse_endpoint(text)
     except ValueError as error:
         table.found("scrape", str(error).removeprefix("found "), expected)
         return None
+    kind = _unreachable(endpoint.addr)
+    if kind:
+        table.found("scrape", f"{text!r}, {kind}", expected)
+        return None
+    return endpoint
+
+
+def _is_loopback_ipv6(host: str) -> bool:
+    """Whether it is ``[::1]``, however that is written."""
+    try:
+        return host[:1] + host[-1:] == "[]" and int(ipaddress.IPv6Address(host[1:-1])) == 1
+    except ValueError:
+        return False
+
+
+def _unreachable(addr: int) -> str:
+    """Why this host itself cannot ask at an address, or ""."""
+    if addr >> 24 == 127 or addr >> 16 == 0xA9FE:
+        return ""
+    return unusable(addr)
 
 
 def check_scrapes(services: Sequence[Service], problems: Problems) -> None:

@@ -145,9 +145,16 @@ class Engine:
 
     # The three entries
 
-    def begin(self, up: Iterable[int], draining: Iterable[int] = ()) -> None:
-        """Take these backends for up, before ``start``; their flags are written by the caller."""
-        self.standing.begin(up, draining)
+    def begin(
+        self,
+        up: Iterable[int],
+        draining: Iterable[int] = (),
+        ill: Iterable[int] = (),
+        now_ns: int = 0,
+    ) -> list[Command]:
+        """Take these backends for up, before ``start``; their flags are written by the caller,
+        but for those that ``ill`` names: see ``Standing.begin``."""
+        return self.standing.begin(up, draining, ill, now_ns)
 
     def start(self, carried: Collection[int] = ()) -> Iterator[Command]:
         """The commands that bring the kernel's maps to the engine's first state.
@@ -204,13 +211,17 @@ class Engine:
         return out
 
     def apply(
-        self, services: Iterable[Service], settings: EngineSettings, now_ns: int
+        self,
+        services: Iterable[Service],
+        settings: EngineSettings,
+        now_ns: int,
+        retired: Collection[int] = (),
     ) -> list[Command]:
         """Have these services and settings from now on; ids as ``identity`` gives them.
 
         Open decisions of services that stay go on, without backends that depart; those of
-        others are let go. Backends that come count as down. Raise ValueError, and change nothing,
-        for a mode that is not available.
+        others are let go. Backends that come count as down. ``retired``: ids of those that only
+        flows have. Raise ValueError, and change nothing, for a mode that is not available.
         """
         services = tuple(services)
         before = tuple(self._services.values())
@@ -230,7 +241,7 @@ class Engine:
                 flow.service = self._services[flow.service.id]
         self.decisions.limit(settings.decisions_kept)
         out: list[Command] = [*self.tables.apply(services), *self.tables.take(now_ns)]
-        out += self.standing.apply(before, services, now_ns)
+        out += self.standing.apply(before, services, now_ns, retired)
         self._follow(steps, now_ns, out)
         return out
 
@@ -464,10 +475,10 @@ class Engine:
     def _about_backend(self, event: Event, now_ns: int, out: list[Command]) -> None:
         if isinstance(event, BackendState | BackendDrain):
             service = self._service_of.get(event.backend)
-            if service is None:
-                self._counters["backend_unknown"] += 1
-            else:
+            if service is not None:
                 self.standing.backend_state(service, event, now_ns, out)
+            elif not self.standing.retired_state(event, now_ns):
+                self._counters["backend_unknown"] += 1
         elif isinstance(event, FlowSigns):
             self.standing.flow_signs(event, now_ns)
         elif isinstance(event, RepliesFound):

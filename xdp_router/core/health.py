@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from .model import HealthSettings as HealthSettings
 
 FORGIVEN_NS = 60_000_000_000
-"""A backend that has been well for so long, and as long again as it was held down, has no past."""
+"""A backend that has been well for so long, and as long again as it was held down, has no past.
+One that its flows have brought down must have had one that fared well, too: where few come, time
+alone shows nothing, nor do probes, which were good all along."""
 
 FIRST_SHARE = 0.1
 """Of its weight, when a backend comes back: enough to be measured, little to be lost."""
@@ -40,6 +42,8 @@ class Ill(enum.Enum):
     REFUSED = "refused"
     UNREACHABLE = "unreachable"
     UNEXPECTED = "unexpected"
+    BEFORE = "not well since the restart"
+    """It was ill when the router was left; of the reason nothing is known any more."""
 
 
 SILENT = (Ill.UNANSWERED, Ill.UNREACHABLE)
@@ -83,6 +87,7 @@ class _State:
         "good",
         "held_until_ns",
         "hold_ns",
+        "is_proven",
         "returned_ns",
         "since_ns",
         "source",
@@ -97,6 +102,7 @@ class _State:
         self.good = 0
         self.held_until_ns = 0
         self.hold_ns = 0
+        self.is_proven = False  # a flow has fared well since it came back
         self.returned_ns = 0  # 0: it never fell
         self.since_ns = 0
         self.times = 0
@@ -156,6 +162,23 @@ class Health:
             self._ill.discard(backend)
             self._starting.discard(backend)
 
+    def begin_ill(self, backend: int, now_ns: int) -> None:
+        """It was ill before anything was heard of it here; it rises as any other."""
+        state = self._states[backend] = _State()
+        state.well, state.times = False, 1
+        state.since_ns = state.held_until_ns = now_ns
+        state.why, state.source = Ill.BEFORE, Source.PROBE
+        self._ill.add(backend)
+
+    def ask_otherwise(self, backend: int) -> None:
+        """Its probe is another one from now on: how it is stays, what was counted does not. One
+        that the old probe has found ill is not held for that any longer."""
+        state = self._states.get(backend)
+        if state is not None:
+            state.bad[Source.PROBE] = state.good = 0
+            if state.source is Source.PROBE:
+                state.held_until_ns = state.since_ns
+
     def heard(self, backend: int, source: Source, why: Ill | None, now_ns: int) -> Change | None:
         """Take in one observation; ``why`` None: a good one. Returns what has changed by it.
 
@@ -204,6 +227,7 @@ class Health:
         settings = self._settings(backend)
         if why is None:
             state.bad[source] = 0
+            state.is_proven |= source is Source.TRAFFIC
             if (
                 self._is_forgiven(state, now_ns)
                 and not any(state.bad.values())
@@ -230,11 +254,15 @@ class Health:
         state.well = True
         state.bad = {Source.PROBE: 0, Source.TRAFFIC: 0}
         state.returned_ns = state.since_ns = now_ns
+        state.is_proven = False
         self._ill.discard(backend)
         if self._settings(backend).slow_start_ns:
             self._starting.add(backend)
         return Change(backend, True, times=state.times)
 
     def _is_forgiven(self, state: _State, now_ns: int) -> bool:
-        well_ns = now_ns - state.returned_ns
-        return not state.times or well_ns >= FORGIVEN_NS + state.hold_ns
+        if not state.times:
+            return True
+        if state.source is Source.TRAFFIC and not state.is_proven:
+            return False
+        return now_ns - state.returned_ns >= FORGIVEN_NS + state.hold_ns

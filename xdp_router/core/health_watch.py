@@ -16,13 +16,13 @@ become longer, and the event loop stays free.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from .commands import SendProbe
 from .events import FlowSigns, ProbeReply, ProbeSent
 from .health import Health, Ill
+from .health_looks import NOTHING, Seen, of_traffic, sum_of
 from .model import Backend, Endpoint, HealthSettings, Probe, ProbeAnswer, ProbeKind, Service, Signs
 from .probe_kinds import judge, probed_endpoint
 from .strategy.base import Sequencer
@@ -59,17 +59,6 @@ _DATAGRAMS = (ProbeKind.STUN, ProbeKind.UDP)
 
 ServerKey = tuple[Endpoint, Probe, int | None]
 """What is probed, by what, behind which tag."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What an interval has shown. ``heard`` False: nothing; else ``why`` None: it is well."""
-
-    heard: bool
-    why: Ill | None = None
-
-
-NOTHING = Seen(False)
 
 
 class Server:
@@ -155,27 +144,6 @@ class Server:
         return NOTHING
 
 
-def of_traffic(signs: Signs, contradicted: bool) -> Seen:
-    """What a backend's flows have shown. ``contradicted``: a probe has just had there what they
-    ask for; then the word of a single source prefix does not count: it may be that one which
-    is attacked, or kept out, or which asks so that it is cut.
-    """
-    lasting = max(signs.answered - signs.cut, 0)
-    if signs.served:
-        return Seen(True)
-    if signs.refused + signs.cut > lasting:
-        why = Ill.REFUSED
-    elif signs.answered:
-        return Seen(True)
-    elif signs.unreachable:
-        why = Ill.UNREACHABLE
-    elif signs.unanswered:
-        why = Ill.UNANSWERED
-    else:
-        return NOTHING
-    return NOTHING if contradicted and signs.sources < 2 else Seen(True, why)
-
-
 class HealthWatch:
     """All servers of services that want it; implements ``ProbeSink``."""
 
@@ -224,10 +192,19 @@ class HealthWatch:
 
     # Who is watched
 
-    def apply(self, before: Iterable[Service], services: Iterable[Service]) -> list[int]:
+    def apply(
+        self,
+        before: Iterable[Service],
+        services: Iterable[Service],
+        retired: Collection[int] = (),
+    ) -> list[int]:
         """Watch these services' backends from now on; those that are the very same need no look.
         Returns the ids of the backends that were watched and are not any more, or otherwise.
+
+        Those of ``retired`` are watched as long as their service wants it, or is gone.
         """
+        stay = frozenset(retired)
+        services = tuple(services)
         known = {service.id: service for service in before}
         left: list[int] = []
         joins: list[tuple[Backend, HealthSettings]] = []
@@ -245,12 +222,33 @@ class HealthWatch:
                     gone.discard(backend.id)
                 elif service.health is not None:
                     joins.append((backend, service.health))
+                    if self._is_same(backend):  # only probed otherwise
+                        self.leave(backend.id, to_return=True)
+                        gone.discard(backend.id)
+                    else:
+                        gone.add(backend.id)
+                else:
                     gone.add(backend.id)
-            left += [each for each in gone if self._leave(each)]
+            left += [each for each in gone - stay if self.leave(each)]
         for service in known.values():
-            left += [each.id for each in service.backends if self._leave(each.id)]
+            gone = {each.id for each in service.backends} - stay
+            left += [each for each in gone if self.leave(each)]
+        left += self._keep(stay, services)
         for backend, settings in joins:
             self._join(backend, settings)
+        return left
+
+    def _keep(self, retired: Iterable[int], services: Sequence[Service]) -> list[int]:
+        by_id = {service.id: service for service in services}
+        left = []
+        for each in retired:
+            service = by_id.get(self._backends[each].service) if each in self._of else None
+            if service is None:
+                continue
+            if service.health is not None:
+                self.own[each] = service.health
+            elif self.leave(each):
+                left.append(each)
         return left
 
     def _join(self, backend: Backend, settings: HealthSettings) -> None:
@@ -268,7 +266,16 @@ class HealthWatch:
         self.own[backend.id] = settings
         server.interval_ns = min(server.interval_ns, settings.interval_ns)
 
-    def _leave(self, backend: int) -> bool:
+    def _is_same(self, backend: Backend) -> bool:
+        was = self._backends.get(backend.id)
+        return was is not None and (was.service, was.endpoint) == (
+            backend.service,
+            backend.endpoint,
+        )
+
+    def leave(self, backend: int, to_return: bool = False) -> bool:
+        """Watch a backend no longer; False: it was not watched. ``to_return``: it is another
+        server's from now on, and as well or ill as before."""
         server = self._of.pop(backend, None)
         if server is None:
             return False
@@ -283,9 +290,12 @@ class HealthWatch:
             self._reached.discard(backend)
             server.reached -= 1
         del self.own[backend], self._backends[backend]
-        self._signs.pop(backend, None)
-        self.heard_ns.pop(backend, None)
-        self.health.forget((backend,))
+        if to_return:
+            self.health.ask_otherwise(backend)
+        else:
+            self._signs.pop(backend, None)
+            self.heard_ns.pop(backend, None)
+            self.health.forget((backend,))
         if not server.count:
             server.due_ns = None
             del self._by_key[server.key]
@@ -402,7 +412,7 @@ class HealthWatch:
             if backend not in self._of:
                 continue
             before = self._signs.get(backend)
-            self._signs[backend] = news if before is None else _sum(before, news)
+            self._signs[backend] = news if before is None else sum_of(before, news)
             if news.answered or news.served:
                 self.heard_ns[backend] = now_ns
 
@@ -453,16 +463,3 @@ def _key(backend: Backend) -> ServerKey:
     probed = probed_endpoint(backend)  # mostly its own, of which one copy is enough
     at = backend.endpoint if probed == backend.endpoint else probed
     return at, backend.probe, backend.vlan
-
-
-def _sum(one: Signs, other: Signs) -> Signs:
-    return Signs(
-        one.answered + other.answered,
-        one.served + other.served,
-        one.unanswered + other.unanswered,
-        one.refused + other.refused,
-        one.cut + other.cut,
-        one.unreachable + other.unreachable,
-        0,
-        one.sources + other.sources,
-    )

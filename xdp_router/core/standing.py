@@ -12,7 +12,7 @@ probes are at fault or the backends, a flow that is tried is better off than one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from .availability import Availability
@@ -29,21 +29,24 @@ from .commands import (
     SetBackendUp,
 )
 from .events import BackendDrain, BackendState, FlowsEnded, FlowSigns, RepliesFound
+from .following import Following
 from .hash_tables import HashTables
 from .health import Change, Condition, Source
-from .health_watch import BATCH, COST_NS, HealthWatch, Seen, Server
-from .model import Backend, Mode, Service
-from .refuge import LOOKED_AT, Refuge, Refuges
+from .health_looks import Seen
+from .health_watch import BATCH, COST_NS, HealthWatch, Server
+from .model import Backend, Service
+from .refuge import LOOKED_AT
 from .roster import Roster
+from .silence import Silences
+from .slow_start import SlowStart
 
-WHOLE_SHARE = 256
-"""What a share in mode ``inline`` is out of."""
 AT_ONCE = 256
 """Backends of one server that are looked at together: less than 1 ms."""
+SETTLED_AT_ONCE = 128
+"""Backends of a service that are left out together, or not any more: 2 ms, with what the maps
+have of it."""
 TOLD_MOST = 2 * BATCH
 """Work, at most, that changes of several services are told together for."""
-SPARED_MOST = 32
-"""Intervals until it is looked again, at most, for replies of a backend that had some."""
 
 _NOBODY: frozenset[int] = frozenset()
 
@@ -58,22 +61,25 @@ class Standing:
         self.backends = backends
         self.watch = watch
         self._roster = roster
-        self._tables = tables
+        self._following = Following(backends, roster, tables)
         self._ill: dict[int, set[int]] = {}  # by service; as far as it was told
         self._dead: dict[int, bool] = {}  # whether all of its clients were told
         self._finding: set[int] = set()
-        self._spared: dict[int, tuple[int, int]] = {}  # looked again at, and how much later then
-        self._shares: dict[int, int] = {}
-        self._refuges = Refuges(watch, backends)
+        self._slow_start = SlowStart(watch, roster)
+        self._silences = Silences(watch, backends)
+        self._refuges = self._silences.refuges
         self._open: set[int] = set()  # services whose backends are all ill
         self._changes: deque[Change] = deque()
         self._rest: tuple[Iterator[Backend], Server, Seen] | None = None
         """Of the server that is looked at: those of its backends that are still to come."""
+        self._retired: dict[int, Service] = {}
+        """Backends that only flows have, and that are watched still: whose they are, or were."""
         self._marked: set[int] = set()
-        """Backends that have gone with a mark in the maps, where it stands for their last flows."""
+        """Backends that have gone with a mark in the maps, where it stands for their last flows,
+        and that are not watched any more."""
         self._free_ns = 0
-        self._table_is_old = False
-        """Of the service that is dealt with."""
+        self._settling: dict[int, deque[int]] = {}
+        """By service: those that are still to be left out, or not any more."""
         self.falls: dict[int, int] = {}
         """By backend id: how often it was found ill since the start."""
         self.counters = dict.fromkeys(("backend_changes", "backends_ill", "backends_dead"), 0)
@@ -96,6 +102,11 @@ class Standing:
         return frozenset(self._dead)
 
     @property
+    def retired(self) -> frozenset[int]:
+        """Ids of those that only flows have, and that are watched still."""
+        return frozenset(self._retired)
+
+    @property
     def failing_open(self) -> frozenset[int]:
         """Ids of the services whose backends are all ill, which is ignored."""
         return frozenset(self._open)
@@ -109,15 +120,35 @@ class Standing:
 
     # What happens
 
-    def begin(self, up: Iterable[int], draining: Iterable[int]) -> None:
-        """Take these backends for up, before anything else."""
-        known = self._roster.service_of.keys()
+    def begin(
+        self, up: Iterable[int], draining: Iterable[int], ill: Iterable[int], now_ns: int
+    ) -> list[Command]:
+        """Take these backends for up, before anything else. ``ill``: which of all are not flagged
+        up, because they were ill when this router was left; so they are until they are well.
+        """
+        out: list[Command] = []
+        services = self._roster.service_of
+        known = services.keys()
         self.backends.begin(known & up, known & draining)
         for backend in self.backends.reached:
             self.watch.reached(backend, True, False, 0)
+        for backend in sorted(known & ill):
+            if self.watch.is_watched(backend):
+                self.watch.health.begin_ill(backend, now_ns)
+                self._ill.setdefault(services[backend].id, set()).add(backend)
+        for number, members in self._ill.items():
+            if self._refuges.are_all_ill(self._roster.services[number], members):
+                self._open.add(number)
+                out.append(LogFailOpen(number, True))
+                continue
+            for backend in members:
+                self.backends.leave_out(backend, True)
+        out += [
+            SetBackendUp(each, True) for each in sorted(known & ill) if self.backends.is_up(each)
+        ]
         for backend in self.backends.usable:
-            service = self._roster.service_of[backend]
-            self._roster.backend_state(service, backend, True)
+            self._roster.backend_state(services[backend], backend, True)
+        return out
 
     def backend_state(
         self, service: Service, event: BackendState | BackendDrain, now_ns: int, out: list[Command]
@@ -125,22 +156,25 @@ class Standing:
         """A backend is reached or not, drains or not."""
         backend = event.backend
         if isinstance(event, BackendDrain):
-            if not self._change(
-                service,
-                backend,
-                partial(self.backends.drain, backend, event.draining),
-                out,
-                SetBackendDraining(backend, event.draining),
-            ):
+            change = partial(self.backends.drain, backend, event.draining)
+            command = SetBackendDraining(backend, event.draining)
+            if not self._following.change(service, backend, change, out, command):
                 return
         else:
             self.watch.reached(backend, event.up, event.lost, now_ns)
-            if not self._change(
-                service, backend, partial(self.backends.reach, backend, event.up), out
-            ):
+            change = partial(self.backends.reach, backend, event.up)
+            if not self._following.change(service, backend, change, out):
                 return
             self.counters["backend_changes"] += 1
         self._settle(service, now_ns, out, (backend,))
+
+    def retired_state(self, event: BackendState | BackendDrain, now_ns: int) -> bool:
+        """The same of one that only flows have. False: it is nobody that is known."""
+        if event.backend not in self._retired:
+            return False
+        if isinstance(event, BackendState):
+            self.watch.reached(event.backend, event.up, event.lost, now_ns)
+        return True
 
     def flow_signs(self, event: FlowSigns, now_ns: int) -> None:
         """What flows have shown."""
@@ -149,16 +183,16 @@ class Standing:
     def replies_found(self, event: RepliesFound, now_ns: int, out: list[Command]) -> None:
         """A backend that is silent was heard on its flows, or it was not: it has died."""
         backend = event.backend
-        service = self._roster.service_of.get(backend)
+        service = self._service_of(backend)
         if backend not in self._finding or service is None:
             return
         self._finding.discard(backend)
         server = self.watch.server_of(backend)
         # The tables were read meanwhile: it may be back, or the others may have gone, too.
-        if server is None or self._silent_since(server, service, backend, now_ns) is None:
+        if server is None or self._silent_since(service, backend, now_ns) is None:
             return
         if event.heard:
-            self._spare(server, backend)
+            self._silences.spare(server, backend)
             return
         self._dead[backend] = False
         self.counters["backends_dead"] += 1
@@ -170,20 +204,26 @@ class Standing:
 
     def flows_ended(self, event: FlowsEnded, now_ns: int, out: list[Command]) -> None:
         """All clients of a dead backend were told."""
-        service = self._roster.service_of.get(event.backend)
+        service = self._service_of(event.backend)
         if event.backend in self._dead and service is not None:
             self._dead[event.backend] = True
             self._settle(service, now_ns, out, (event.backend,))
 
     def apply(
-        self, before: Iterable[Service], services: Iterable[Service], now_ns: int
+        self,
+        before: Iterable[Service],
+        services: Iterable[Service],
+        now_ns: int,
+        retired: Collection[int] = (),
     ) -> list[Command]:
-        """Have these services from now on, which the roster has by now."""
+        """Have these services from now on, which the roster has by now. ``retired``: ids of the
+        backends that only flows have from now on."""
         out: list[Command] = []
         now = {service.id: service for service in services}
         was = {service.id: service for service in before}
-        touched = dict.fromkeys(self._open | self._ill.keys())
-        left = self.watch.apply(was.values(), now.values())
+        touched = dict.fromkeys(self._open | self._ill.keys() | self._settling.keys())
+        left = self.watch.apply(was.values(), now.values(), retired)
+        self._retire(retired, was, now)
         for backend in left:
             service = self._forget(backend, out)
             if service is not None:
@@ -204,20 +244,44 @@ class Standing:
             if not self.watch.own[number].reset_on_death:
                 del self._dead[number]
                 out.append(SetBackendDead(number, False))
-                touched[self._roster.service_of[number].id] = None
+                touched[self.watch.backend(number).service] = None
         for number in touched:
             if number in now:
-                self._settle(now[number], now_ns, out)
+                self._settle(now[number], now_ns, out, at_once=True)
             else:
                 self._ill.pop(number, None)
                 self._open.discard(number)
+                self._settling.pop(number, None)
+                self._following.forget(number)
         return out
+
+    def _retire(
+        self, retired: Iterable[int], was: Mapping[int, Service], now: Mapping[int, Service]
+    ) -> None:
+        before, self._retired = self._retired, {}
+        for each in retired:
+            if self.watch.is_watched(each):
+                number = self.watch.backend(each).service
+                service = now.get(number) or was.get(number) or before.get(each)
+                if service is not None:
+                    self._retired[each] = service
+
+    def forget_retired(self, backend: int) -> None:
+        """No flow has it any more."""
+        if self._retired.pop(backend, None) is not None:
+            self.watch.leave(backend)
+            self._changes = deque(each for each in self._changes if each.backend != backend)
+            self._forget(backend, [])
+        self._marked.discard(backend)
+
+    def _service_of(self, backend: int) -> Service | None:
+        return self._roster.service_of.get(backend) or self._retired.get(backend)
 
     def _forget(self, backend: int, out: list[Command]) -> Service | None:
         """It is not watched any more, or otherwise. Returns its service, if it still has one."""
         dead = self._dead.pop(backend, None) is not None
-        shared = self._shares.pop(backend, 0)
-        self._spared.pop(backend, None)
+        shared = self._slow_start.forget(backend)
+        self._silences.forget(backend)
         self.falls.pop(backend, None)
         self._finding.discard(backend)
         for members in self._ill.values():
@@ -237,7 +301,7 @@ class Standing:
 
     def deadline(self) -> int | None:
         """When the next look is due, and the last work is paid for."""
-        if self._changes or self._rest is not None:
+        if self._changes or self._rest is not None or self._settling:
             return self._free_ns
         due_ns = self.watch.deadline()
         return None if due_ns is None else max(due_ns, self._free_ns)
@@ -246,7 +310,7 @@ class Standing:
         """Look at the servers whose turn it is; a batch of them."""
         if now_ns < self._free_ns:
             return
-        work = self._tell_some(0, now_ns, out)
+        work = self._settle_on(now_ns, out) + self._tell_some(0, now_ns, out)
         if work < BATCH:
             work += self._look_on(now_ns, out)
         while work < BATCH and self._rest is None:
@@ -271,7 +335,7 @@ class Standing:
         some: list[Change] = []
         services: dict[int, Service] = {}
         while self._changes and work < TOLD_MOST and len(some) < BATCH:
-            service = self._roster.service_of.get(self._changes[0].backend)
+            service = self._service_of(self._changes[0].backend)
             if service is not None and service.id not in services:
                 size = len(service.backends) // LOOKED_AT
                 if services and work + size > TOLD_MOST:
@@ -282,7 +346,7 @@ class Standing:
             work += 1
         changed: dict[int, list[int]] = {}
         for change in some:
-            service = self._roster.service_of.get(change.backend)
+            service = self._service_of(change.backend)
             if service is not None and self.watch.is_watched(change.backend):
                 self._told(service, change, now_ns, out)
                 changed.setdefault(service.id, []).append(change.backend)
@@ -324,12 +388,11 @@ class Standing:
             change = heard(backend.id, Source.TRAFFIC, traffic.why, now_ns)
             if change is not None:
                 self._changes.append(change)
-        if backend.id in self.watch.starting or backend.id in self._shares:
-            self._share_out(backend, now_ns, out)
+        self._slow_start.look(backend.id, now_ns, out)
         if server.silences:
             self._suspect(backend, now_ns, out)
         else:
-            self._spared.pop(backend.id, None)
+            self._silences.forget(backend.id)
 
     def _told(self, service: Service, change: Change, now_ns: int, out: list[Command]) -> None:
         """A backend is ill, or well again; who may be chosen then is still to be found."""
@@ -339,7 +402,7 @@ class Standing:
             ill.discard(backend)
             if self._dead.pop(backend, None) is not None:
                 out.append(SetBackendDead(backend, False))
-            self._share_out(self.watch.backend(backend), now_ns, out)
+            self._slow_start.tell(backend, now_ns, out)
             out.append(LogHealth(backend, HealthNews.WELL, times=change.times))
             return
         ill.add(backend)
@@ -352,57 +415,19 @@ class Standing:
 
     def _suspect(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
         """If its probes are silent, and its flows are, too, it has died."""
-        server = self.watch.server_of(backend.id)
-        service = self._roster.service_of[backend.id]
-        if server is None or backend.id in self._finding:
+        service = self._service_of(backend.id)
+        if service is None or backend.id in self._finding:
             return
-        since_ns = self._silent_since(server, service, backend.id, now_ns)
+        since_ns = self._silent_since(service, backend.id, now_ns)
         if since_ns is not None:
             self._finding.add(backend.id)
             out.append(FindReplies(backend.id, since_ns))
 
-    def _silent_since(
-        self, server: Server, service: Service, backend: int, now_ns: int
-    ) -> int | None:
-        """From when on nothing was heard of a backend that seems to have died; None: it does not,
-        or its clients had nowhere else to go. Then they are better off with waiting: it may be
-        the way to all of them that is gone."""
-        settings = self.watch.own[backend]
+    def _silent_since(self, service: Service, backend: int, now_ns: int) -> int | None:
+        if backend in self._dead:
+            return None
         ill = self._ill.get(service.id, _NOBODY)
-        again, _ = self._spared.get(backend, (0, 1))
-        if (
-            not settings.reset_on_death
-            or server.silences < max(settings.fall, again)
-            or backend in self._dead
-            or backend not in ill
-        ):
-            return None
-        refuge = self._refuges.of(service, server, ill, now_ns)
-        if refuge is Refuge.NOWHERE:
-            self._spare(server, backend)
-        if refuge is not Refuge.THERE:
-            return None
-        since_ns = max(server.silent_ns, now_ns - settings.fall * server.interval_ns)
-        return None if self.watch.heard_ns.get(backend, 0) > since_ns else since_ns
-
-    def _spare(self, server: Server, backend: int) -> None:
-        """It is not taken for dead for now: looked at again later, and ever later."""
-        _, later = self._spared.get(backend, (0, 1))
-        self._spared[backend] = server.silences + later, min(2 * later, SPARED_MOST)
-
-    def _share_out(self, backend: Backend, now_ns: int, out: list[Command]) -> None:
-        """XDP has its share of one that comes back, where it picks by what it sees of flows."""
-        if self._roster.mode_of(backend.service) is not Mode.INLINE:
-            share = 0
-        else:
-            part = self.watch.share(backend.id, now_ns)
-            share = max(1, int(part * WHOLE_SHARE)) if part < 1 else 0
-        if self._shares.get(backend.id, 0) != share:
-            out.append(SetBackendShare(backend.id, share))
-        if share:
-            self._shares[backend.id] = share
-        else:
-            self._shares.pop(backend.id, None)
+        return self._silences.since(service, backend, ill, now_ns)
 
     # What follows
 
@@ -412,11 +437,15 @@ class Standing:
         now_ns: int,
         out: list[Command],
         changed: Collection[int] | None = None,
+        at_once: bool = False,
     ) -> None:
         """Leave out those of a service that are ill, unless nobody else is left. ``changed``: ids
-        of those of whom something is new; None: that may be anybody."""
+        of those of whom something is new; None: that may be anybody. They may be thousands: the
+        others follow in their turns, or ``at_once``."""
         ill, known = self._ill.get(service.id, _NOBODY), self.backends
         self._refuges.forget(service.id)
+        if changed is not None:  # of those that are retired nothing follows
+            changed = [each for each in changed if each in self._roster.service_of]
         is_open = self._refuges.are_all_ill(service, ill)
         if (service.id in self._open) is not is_open:
             changed = None
@@ -428,41 +457,34 @@ class Standing:
                 for each in service.backends
                 if each.id in ill or each.id in self._dead or known.is_left_out(each.id)
             ]
-        for each in changed:
+            self._settling.pop(service.id, None)
+            if len(changed) > SETTLED_AT_ONCE and not at_once:
+                self._settling[service.id] = deque(changed[SETTLED_AT_ONCE:])
+                changed = changed[:SETTLED_AT_ONCE]
+        self._settle_these(service, changed, out)
+        self._following.publish(service.id, now_ns, out)
+
+    def _settle_on(self, now_ns: int, out: list[Command]) -> int:
+        """Go on with a service that has many backends. Returns how much work that was."""
+        number = next(iter(self._settling), None)
+        if number is None:
+            return 0
+        left = self._settling[number]
+        some = [left.popleft() for _ in range(min(len(left), SETTLED_AT_ONCE))]
+        self._settle_these(self._roster.services[number], some, out)
+        if not left:  # a table of so many takes long, too: there is no other one before
+            del self._settling[number]
+            self._following.publish(number, now_ns, out)
+        return BATCH
+
+    def _settle_these(self, service: Service, backends: Iterable[int], out: list[Command]) -> None:
+        ill, is_open = self._ill.get(service.id, _NOBODY), service.id in self._open
+        for each in backends:
             if is_open and self._dead.get(each):
                 del self._dead[each]
-                server = self.watch.server_of(each)
-                silences = server.silences if server is not None else 0
-                self._spared[each] = silences + SPARED_MOST, 1  # those who come now have time
+                self._silences.give_time(each)
                 out.append(SetBackendDead(each, False))
-        for each in changed:
             # Those that are dead are tried by nobody before all of their clients were told.
             left_out = each in self._dead or (each in ill and not is_open)
-            self._change(service, each, partial(known.leave_out, each, left_out), out)
-        if self._table_is_old:
-            self._table_is_old = False
-            self._tables.changed(service.id)
-            out.extend(self._tables.take(now_ns))
-
-    def _change(
-        self,
-        service: Service,
-        backend: int,
-        change: Callable[[], bool],
-        out: list[Command],
-        command: Command | None = None,
-    ) -> bool:
-        """Do it, and have maps and strategies follow; ``_settle`` comes next, for the table. False:
-        it was no news."""
-        was_up, was_usable = self.backends.is_up(backend), backend in self.backends.usable
-        if not change():
-            return False
-        if command is not None:
-            out.append(command)
-        up, usable = self.backends.is_up(backend), backend in self.backends.usable
-        if up is not was_up:
-            out.append(SetBackendUp(backend, up))
-        if usable is not was_usable:
-            self._roster.backend_state(service, backend, usable)
-            self._table_is_old = True
-        return True
+            change = partial(self.backends.leave_out, each, left_out)
+            self._following.change(service, each, change, out)

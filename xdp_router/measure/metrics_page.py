@@ -9,7 +9,7 @@ Prometheus text format, 0.0.4.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,6 +23,11 @@ KEPT_BYTES_MAX = 256 << 10
 PARSED_LINES = 64
 PARSED_BYTES = WANTED_MAX
 """What is parsed in one go, at most: about a millisecond."""
+SHOWN = 80
+"""Bytes of a bad line."""
+
+_BAD = (ValueError, KeyError, IndexError, OverflowError)
+"""What the parser raises for bad lines."""
 
 
 class PageError(ValueError):
@@ -78,12 +83,28 @@ class MetricsPage:
             lines.append(self._kept.popleft())
             room -= len(lines[-1])
         try:
-            text = b"\n".join((*lines, b"")).decode()
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    # A whole number may be longer than any that the others could go with.
-                    value = float(sample.value)
-                    self.samples.setdefault(sample.name, []).append((sample.labels, value))
-        except (ValueError, KeyError, IndexError, OverflowError) as error:  # of bad lines
-            raise PageError(f"not in the text format of Prometheus: {error}") from error
+            for name, labels, value in _read(lines):
+                self.samples.setdefault(name, []).append((labels, value))
+        except _BAD as error:
+            text = _bad_of(lines)[:SHOWN].decode("utf-8", "replace")
+            raise PageError(f"not in the text format of Prometheus: {text!r}") from error
         return bool(self._kept)
+
+
+def _read(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, str], float]]:
+    text = b"\n".join((*lines, b"")).decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            # A whole number may be longer than any that the others could go with.
+            yield sample.name, sample.labels, float(sample.value)
+
+
+def _bad_of(lines: Sequence[bytes]) -> bytes:
+    """The line of these that is at fault: the parser's words are for who reads its source."""
+    for line in lines:
+        try:
+            for _ in _read((line,)):
+                pass
+        except _BAD:
+            return line
+    return b" ".join(lines)
