@@ -260,21 +260,3 @@ def test_when_it_retires_answers_end_with_close() -> None:
         assert busy.end() is False
         busy.close()
         wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 0, 5, "all have gone")
-
-
-@in_fresh_netns
-def test_there_may_be_so_many_and_so_many_of_one_source() -> None:
-    """Beyond that connections are closed at once, and counted."""
-    with gateway(f"{HTTP}\nmax_per_source = 2", {"a": ""}) as place:
-        kept = [place.connect() for _ in range(2)]
-        for each in kept:
-            assert each.ask(request("GET", "/health")).status == 200
-        over = place.connect()
-        with pytest.raises((CutOff, OSError)):
-            over.ask(request("GET", "/health"))
-        kept.pop().close()
-        wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 1, 5, "one has gone")
-        with place.connect() as client:
-            assert client.ask(request("GET", "/health")).status == 200
-        for each in kept:
-            each.close()
