@@ -152,9 +152,8 @@ class TtftRace:
         if self._settings.hedge_ns:
             self._arm(now_ns)
         else:
-            while self._wanted < self._settings.width and self._next:
-                if not self._hedge(now_ns, commands):
-                    break
+            while self._wanted < self._settings.width and self._hedge(now_ns, commands):
+                pass
         return commands
 
     def leg_connected(self, leg: int, now_ns: int) -> list[Command]:
@@ -295,6 +294,8 @@ class TtftRace:
 
     def _hedge(self, now_ns: int, commands: list[Command]) -> bool:
         """One more leg beside those there are, by the first candidate that may be had."""
+        if self._frozen:
+            return False
         for place, candidate in enumerate(self._next):
             if self._may_hedge(candidate):
                 self._next.insert(0, self._next.pop(place))
