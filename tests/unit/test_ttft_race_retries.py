@@ -361,3 +361,36 @@ def test_a_request_that_is_not_kept_cannot_be_sent_again(said: str, answer: list
         (at(2), "freeze", []),
         (at(60), said, answer),
     )
+
+
+def test_a_frozen_request_has_no_hedge_and_no_timer_for_one() -> None:
+    """Whenever it was frozen."""
+    race = TtftRace(3, HEDGED)
+    play(race, (at(0), "start", [StartLeg(0, 0)]), (at(1), "connected 0", []))
+    race.freeze()
+    assert race.deadline() == at(10_000)
+    before = TtftRace(3, AT_ONCE)
+    play(before, (at(0), "freeze", []), (at(0), "start", [StartLeg(0, 0)]))
+    assert before.hedges_denied == 0
+
+
+def test_who_has_sent_a_head_was_connected() -> None:
+    """Also if nobody has said so: it may have done its work."""
+    race = TtftRace(3, RaceSettings(width=1, replayable=False))
+    play(
+        race,
+        (at(0), "start", [StartLeg(0, 0)]),
+        (at(3), "head 0 200", []),
+        (at(4), "fail 0 CRASH", [GiveUp(502, Reason.CRASH)]),
+    )
+    assert race.legs[0].connected_ns == at(3)
+
+
+def test_whoever_was_connected_may_have_begun() -> None:
+    """Whatever its failure is called."""
+    play(
+        TtftRace(3, ONCE),
+        (at(0), "start", [StartLeg(0, 0)]),
+        (at(1), "connected 0", []),
+        (at(2), "fail 0 CONNECT", [GiveUp(502, Reason.CONNECT)]),
+    )

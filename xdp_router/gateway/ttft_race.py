@@ -93,8 +93,6 @@ _FAILURES = {
     Reason.ERROR: False,
     Reason.BAD_ANSWER: False,
 }
-# Failures that prove that the backend has not begun with the request.
-_NOT_BEGUN = frozenset({Reason.CONNECT, Reason.CONNECT_TIMEOUT, Reason.REFUSED})
 
 
 def _always(_candidate: int) -> bool:
@@ -311,7 +309,6 @@ class TtftRace:
         self.winner = leg
         self.decided_ns = now_ns
         self.legs[leg].state = LegState.WINNER
-        self._hedge_ns = None
         return [win, *self._cancel_others(leg, Reason.LOST, now_ns)]
 
     def _refused(self, leg: int, now_ns: int) -> list[Command]:
@@ -341,7 +338,7 @@ class TtftRace:
             self._move(RaceInput.FINISH)
             self.ended_ns = now_ns
             return [BreakOff(leg, reason), *commands]
-        if self._settings.replayable or not begun or reason in _NOT_BEGUN:
+        if self._settings.replayable or not begun or reason is Reason.REFUSED:
             if reason is Reason.STALE and not each.fresh and not self._frozen:
                 self.legs.append(Leg(each.candidate, now_ns, hedge=each.hedge, fresh=True))
                 commands.append(
@@ -376,7 +373,6 @@ class TtftRace:
         self._move(RaceInput.GIVE_UP)
         self.given_up = reason
         self.decided_ns = self.ended_ns = now_ns
-        self._hedge_ns = None
         return GiveUp(status, reason, retry_after_ns)
 
     def _cancel_others(self, winner: int | None, reason: Reason, now_ns: int) -> list[Command]:
