@@ -243,6 +243,19 @@ def test_a_late_timer_does_all_that_is_due() -> None:
     )
 
 
+def test_a_hedge_that_is_due_when_all_is_over_is_not_made() -> None:
+    """The last leg was given up at the same moment."""
+    play(
+        TtftRace(2, RaceSettings(width=2, hedge_ns=1000 * MS, retries=0)),
+        (at(0), "start", [StartLeg(0, 0)]),
+        (
+            at(1000),
+            "expire",
+            [CancelLeg(0, Reason.CONNECT_TIMEOUT), GiveUp(504, Reason.CONNECT_TIMEOUT)],
+        ),
+    )
+
+
 # After the first byte.
 
 

@@ -373,6 +373,8 @@ class TtftRace:
         self._move(RaceInput.GIVE_UP)
         self.given_up = reason
         self.decided_ns = self.ended_ns = now_ns
+        # A hedge may be due at this very moment.
+        self._hedge_ns = None
         return GiveUp(status, reason, retry_after_ns)
 
     def _cancel_others(self, winner: int | None, reason: Reason, now_ns: int) -> list[Command]:
