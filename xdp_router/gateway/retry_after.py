@@ -11,14 +11,7 @@ NS_PER_S = 1_000_000_000
 # A value beyond it is a way to say never; a year is as good.
 MAX_S = 365 * 86_400
 
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun")
-        + (b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"),
-        start=1,
-    )
-}
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _SECONDS = re.compile(rb"[0-9]{1,18}")
 _CLOCK = rb"([0-9]{2}):([0-9]{2}):([0-9]{2})"
 _FIXED = re.compile(
@@ -66,8 +59,8 @@ def _date(value: bytes, unix_s: float) -> float | None:
         hour, minute, second = map(int, clock)
         # A leap second has the number 60; a datetime has none.
         moment = datetime(
-            full_year, _MONTHS[month], int(day), hour, minute, min(second, 59), tzinfo=UTC
+            full_year, _MONTHS.index(month) + 1, int(day), hour, minute, min(second, 59), tzinfo=UTC
         )
-    except (KeyError, ValueError):
+    except ValueError:
         return None
     return moment.timestamp()

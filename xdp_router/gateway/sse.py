@@ -58,7 +58,8 @@ class SseReader:
                 self._line.clear()
             if self._first:
                 self._first = False
-                lines[0] = lines[0].removeprefix(_BOM)
+                if len(lines[0]) <= self._max_bytes:
+                    lines[0] = lines[0].removeprefix(_BOM)
             try:
                 self._take(lines, events)
             except MessageError:

@@ -93,8 +93,6 @@ _FAILURES = {
     Reason.ERROR: False,
     Reason.BAD_ANSWER: False,
 }
-# Failures that prove that the backend has not begun with the request.
-_NOT_BEGUN = frozenset({Reason.CONNECT, Reason.CONNECT_TIMEOUT, Reason.REFUSED})
 
 
 def _always(_candidate: int) -> bool:
@@ -152,9 +150,8 @@ class TtftRace:
         if self._settings.hedge_ns:
             self._arm(now_ns)
         else:
-            while self._wanted < self._settings.width and self._next:
-                if not self._hedge(now_ns, commands):
-                    break
+            while self._wanted < self._settings.width and self._hedge(now_ns, commands):
+                pass
         return commands
 
     def leg_connected(self, leg: int, now_ns: int) -> list[Command]:
@@ -295,6 +292,8 @@ class TtftRace:
 
     def _hedge(self, now_ns: int, commands: list[Command]) -> bool:
         """One more leg beside those there are, by the first candidate that may be had."""
+        if self._frozen:
+            return False
         for place, candidate in enumerate(self._next):
             if self._may_hedge(candidate):
                 self._next.insert(0, self._next.pop(place))
@@ -310,7 +309,6 @@ class TtftRace:
         self.winner = leg
         self.decided_ns = now_ns
         self.legs[leg].state = LegState.WINNER
-        self._hedge_ns = None
         return [win, *self._cancel_others(leg, Reason.LOST, now_ns)]
 
     def _refused(self, leg: int, now_ns: int) -> list[Command]:
@@ -340,7 +338,7 @@ class TtftRace:
             self._move(RaceInput.FINISH)
             self.ended_ns = now_ns
             return [BreakOff(leg, reason), *commands]
-        if self._settings.replayable or not begun or reason in _NOT_BEGUN:
+        if self._settings.replayable or not begun or reason is Reason.REFUSED:
             if reason is Reason.STALE and not each.fresh and not self._frozen:
                 self.legs.append(Leg(each.candidate, now_ns, hedge=each.hedge, fresh=True))
                 commands.append(
@@ -375,6 +373,7 @@ class TtftRace:
         self._move(RaceInput.GIVE_UP)
         self.given_up = reason
         self.decided_ns = self.ended_ns = now_ns
+        # A hedge may be due at this very moment.
         self._hedge_ns = None
         return GiveUp(status, reason, retry_after_ns)
 
