@@ -263,9 +263,11 @@ class Supervisor:
             await self._control.close()
         await self._stop_metrics()
 
-    def stop(self) -> None:
-        """Drain, and end."""
+    def stop(self, *, now: bool = False) -> None:
+        """Drain, and end; ``now``: end, whatever is open."""
         self._stop.set()
+        if now:
+            self._at_once.set()
 
     async def _drain(self) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))
