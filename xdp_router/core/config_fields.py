@@ -77,7 +77,7 @@ class Problems:
     def section(self, where: Path) -> str:
         """How the operator writes an element of the array of tables at ``where``."""
         keys = [part for part in where if isinstance(part, str)]
-        if self._text is None:
+        if self._text is None and keys[-1] in _FLAGS:
             return f"{_FLAGS[keys[-1]]} ADDR:PORT"
         return f"[[{'.'.join(keys)}]]"
 

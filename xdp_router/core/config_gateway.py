@@ -319,13 +319,11 @@ def _read_limits(table: Table, name: str, priorities: Mapping[str, float]) -> Te
 
 def _read_race(table: Table, backends: int) -> RaceSettings:
     default = RaceSettings()
-    hedge_ns: int | None = None
-    if table.has("hedge"):
-        hedge_ns = table.duration("hedge", 0, 0, 60 * S)
+    hedge_ns = table.duration("hedge", 0, 0, 60 * S)
     quantile = table.number("hedge_quantile", default.hedge_quantile, 0, 1)
     settings = RaceSettings(
         candidates=table.integer("candidates", default.candidates, 1, 16),
-        hedge_ns=hedge_ns,
+        hedge_ns=hedge_ns if table.has("hedge") else None,
         hedge_quantile=quantile,
         extra_legs=table.integer("extra_legs", default.extra_legs, 0, 1_000_000),
         retries=table.integer("retries", min(default.retries, max(backends - 1, 1)), 0, 16),
