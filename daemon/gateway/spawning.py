@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def environment() -> dict[str, str]:
     root = str(Path(xdp_router.__file__).parents[1])
     former = [each for each in kept.get("PYTHONPATH", "").split(os.pathsep) if each]
     return {**kept, "PYTHONPATH": os.pathsep.join([root, *former])}
+
+
+def raise_descriptor_limit() -> int:
+    """Have as many descriptors as the host allows, for this process and those that it starts; how
+    many that is. The usual limit is that of programs that use select(2)."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def watch_exit(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

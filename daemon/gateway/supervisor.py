@@ -34,7 +34,7 @@ from xdp_router.daemon.signals import Interrupted, Signals
 from xdp_router.daemon.tasks import Tasks
 from xdp_router.daemon.watchdog import Watchdog
 
-from . import handover
+from . import handover, spawning
 from .board import LAYOUT, Board
 from .certificates import check_certificates
 from .control_commands import ControlCommands
@@ -49,6 +49,8 @@ from .worker_process import WorkerProcess
 
 PATIENCE_S: Final = 2.0
 """How long a start waits for addresses: workers whose supervisor was killed let go in a moment."""
+HUNG_S: Final = 20.0
+"""A worker that has not answered for so long is ended; another one is started."""
 LOOK_S: Final = 1.0
 """How often workers are asked what they have counted."""
 
@@ -157,6 +159,7 @@ class Supervisor:
             await self._serve_metrics()
         await asyncio.to_thread(self._means.sockets.prepare, self.config, PATIENCE_S)
         first = Generation(next(self._numbers), self._document, self._means, self._changed.set)
+        self._check_descriptors()
         await self._begin(first)
         self.prober = Prober(self.board)
         undo.push_async_callback(self.prober.close)
@@ -199,6 +202,18 @@ class Supervisor:
             self.tasks,
             self._options.log_format,
         )
+
+    def _check_descriptors(self) -> None:
+        most = spawning.raise_descriptor_limit()
+        needed = 2 * sum(each.max_connections for each in self.config.listeners)
+        if most < needed:
+            _log.warning(
+                "few_descriptors",
+                limit=most,
+                needed=needed,
+                consequence="connections beyond it wait, though max_connections would take them",
+                mend="raise the limit (systemd: LimitNOFILE=, else ulimit -Hn)",
+            )
 
     async def _begin(self, generation: Generation) -> None:
         """Have its workers serve. Raises XdpRouterError: there are none then."""
@@ -407,9 +422,17 @@ class Supervisor:
         """Have the newest figures of all workers."""
         await asyncio.gather(*(each.look() for each in self.workers))
 
+    def _end_hung(self) -> None:
+        """A worker whose loop does not turn serves nobody, and takes connections all the same."""
+        for worker in self.workers:
+            if worker.state == "serving" and worker.silent_s > HUNG_S:
+                _log.error("worker_hung", pid=worker.pid, silent_s=round(worker.silent_s))
+                worker.kill()
+
     async def _look(self) -> None:
         while True:
             await self.look()
+            self._end_hung()
             self._forget_ended()
             await asyncio.sleep(LOOK_S)
 

@@ -59,6 +59,7 @@ class WorkerProcess:
         self._board = board
         self._board_fd = board_fd
         self._slot = -1
+        self._answered_s = self.started_s
 
     @property
     def pid(self) -> int:
@@ -82,6 +83,7 @@ class WorkerProcess:
             self.kill()
             raise
         self.state = "serving"
+        self._answered_s = time.monotonic()
 
     async def _start(self, task: Task) -> None:
         ours, theirs = socket.socketpair()
@@ -125,7 +127,13 @@ class WorkerProcess:
         """Have its newest figures."""
         answer = await self.ask("figures")
         if answer is not None:
+            self._answered_s = time.monotonic()
             self._told("last", answer)
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has not answered."""
+        return time.monotonic() - self._answered_s
 
     def _told(self, what: str, args: Mapping[str, Any]) -> None:
         if what == "last":
