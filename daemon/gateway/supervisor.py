@@ -169,6 +169,8 @@ class Supervisor:
         self._means.sockets.keep_only(self.config)
         self.state = "serving"
         self.tasks.keep(self._look, "figures")
+        if signals.hangups:
+            self._hang_up()
         _log.info(
             "gateway_ready",
             listeners={each.name: str(each.address) for each in self.config.listeners},
@@ -310,6 +312,8 @@ class Supervisor:
     # Another configuration
 
     def _hang_up(self) -> None:
+        if self.state == "starting":
+            return  # the file may be read already: it is read again when all is ready
         self.tasks.spawn(self._on_hangup(), "reload")
 
     async def _on_hangup(self) -> None:
@@ -352,7 +356,7 @@ class Supervisor:
 
     def _require_serving(self) -> None:
         if self.state != "serving":
-            raise CannotReload(f"the gateway is {self.state}: nothing has changed")
+            raise CannotReload(f"the gateway is {self.state}")
         if self._handover.busy:
             raise CannotReload("a successor is about to take over: it has read the file itself")
 
