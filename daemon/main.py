@@ -348,12 +348,14 @@ def gateway(config_file: Path, control: Path, control_group: str | None, log_for
     root but for ports below 1024.
     """
     # Here, because attach needs none of it.
-    from .gateway.supervisor import GatewayOptions, run
+    from .gateway.supervisor import GatewayOptions, load
+    from .gateway.supervisor import run as serve
 
     group = group_id(control_group) if control_group else None
     options = GatewayOptions(control, group, log_format)
     file = ConfigFile(config_file)
-    _until_stopped(log_format, lambda signals: run(file, options, signals))
+    document = load(file)
+    _until_stopped(log_format, lambda signals: serve(file, document, options, signals))
 
 
 @main.command()

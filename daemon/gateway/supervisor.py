@@ -38,10 +38,10 @@ from . import handover, spawning
 from .board import LAYOUT, Board
 from .certificates import check_certificates
 from .control_commands import ControlCommands
-from .figures_page import PASSING, FiguresPage
 from .generation import Document, Generation, Means
 from .handover import HandoverServer, Legacy, Succession
 from .listening import ListeningSockets
+from .page import PASSING, FiguresPage
 from .prober import Prober
 from .rows import Rows, addresses
 from .totals import Totals
@@ -454,9 +454,10 @@ class Supervisor:
         return f"{len(self.config.listeners)} listeners, {connections} connections"
 
 
-async def run(file: ConfigFile, options: GatewayOptions, signals: Signals) -> None:
+async def run(
+    file: ConfigFile, document: Document, options: GatewayOptions, signals: Signals
+) -> None:
     """Serve until SIGTERM or SIGINT, or until a successor has taken over."""
-    document = load(file)
     asyncio.get_running_loop().set_exception_handler(log_fault)
     async with contextlib.AsyncExitStack() as undo:
         await Supervisor(file, document, options).serve(undo, signals)
