@@ -2,7 +2,8 @@
 """Listening sockets: one for each worker (SO_REUSEPORT), made once and kept for good.
 
 A worker that ends, a reload and a successor of the whole gateway get sockets that are there: a
-connection that waits in one is never reset.
+connection that waits in one is never reset. They are bound here, and listen from the moment that
+a worker accepts: a connection never waits for a worker that is only about to come.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import ipaddress
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
@@ -38,8 +39,9 @@ class ListeningSockets:
         """Every one, for a successor."""
         return self._sockets
 
-    def prepare(self, config: GatewayConfig, patience_s: float = 0) -> None:
-        """Have as many as workers for each listener. Raises ListenError: then nothing changes.
+    def prepare(self, config: GatewayConfig, patience_s: float = 0) -> list[socket.socket]:
+        """Have as many as workers for each listener; the new ones. Raises ListenError: then nothing
+        changes.
 
         ``patience_s``: how long an address may still be somebody's, which is waited for.
         """
@@ -53,13 +55,23 @@ class ListeningSockets:
             for listener in config.listeners:
                 missing = config.workers - len(self.of(listener.address))
                 for _ in range(missing):
-                    made.append((str(listener.address), _listen(listener)))
+                    made.append((str(listener.address), _bound(listener)))
         except ListenError:
             for _, sock in made:
                 sock.close()
             raise
         for name, sock in made:
             self._sockets.setdefault(name, []).append(sock)
+        return [sock for _, sock in made]
+
+    def discard(self, made: Collection[socket.socket]) -> None:
+        """Close what ``prepare`` has made: nobody will accept there."""
+        for name, some in list(self._sockets.items()):
+            self._sockets[name] = [each for each in some if each not in made]
+            if not self._sockets[name]:
+                del self._sockets[name]
+        for sock in made:
+            sock.close()
 
     def keep_only(self, config: GatewayConfig) -> None:
         """Close those of addresses that are no listener's any more."""
@@ -96,11 +108,10 @@ def _require_free(listener: Listener, patience_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _listen(listener: Listener) -> socket.socket:
+def _bound(listener: Listener) -> socket.socket:
     sock = _socket(listener, share=True)
     try:
         sock.bind((listener.address.host, listener.address.port))
-        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise _error(listener, error) from error

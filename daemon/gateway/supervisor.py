@@ -362,14 +362,14 @@ class Supervisor:
 
     async def _bring(self, document: Document) -> None:
         sockets, former = self._means.sockets, self._document
-        await asyncio.to_thread(sockets.prepare, document.config)
+        made = await asyncio.to_thread(sockets.prepare, document.config)
         try:
             if document.config.metrics != self.config.metrics:
                 await self._move_metrics(document)
             new = Generation(next(self._numbers), document, self._means, self._changed.set)
             await self._begin(new)
         except BaseException:
-            sockets.keep_only(former.config)
+            sockets.discard(made)
             if self._document is not former:
                 await self._move_metrics(former)
             raise

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,9 +72,18 @@ class WorkerProcess:
         return self._slot
 
     async def start(self, task: Task) -> None:
-        """Start the process, and return when it serves. Raises WorkerFailed: there is none."""
+        """Start the process, and return when it is ready. Raises WorkerFailed: there is none."""
+        await self._or_none(self._start(task))
+
+    async def serve(self) -> None:
+        """Have it accept from now on. Raises WorkerFailed: it is gone."""
+        await self._or_none(self._channel.ask("serve", READY_S))
+        self.state = "serving"
+        self._answered_s = time.monotonic()
+
+    async def _or_none(self, work: Awaitable[object]) -> None:
         try:
-            await self._start(task)
+            await work
         except (OSError, Refused, ChannelClosed, TimeoutError) as error:
             self.kill()
             await self.ended()
@@ -82,8 +91,6 @@ class WorkerProcess:
         except BaseException:
             self.kill()
             raise
-        self.state = "serving"
-        self._answered_s = time.monotonic()
 
     async def _start(self, task: Task) -> None:
         ours, theirs = socket.socketpair()

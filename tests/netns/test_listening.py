@@ -33,6 +33,13 @@ def config(*addresses: tuple[str, int], workers: int = 2) -> GatewayConfig:
     return GatewayConfig(listeners, workers)
 
 
+def listen(sockets: ListeningSockets) -> None:
+    """As workers do."""
+    for some in sockets.all().values():
+        for each in some:
+            each.listen(10)
+
+
 def counts(sockets: ListeningSockets) -> dict[str, int]:
     """How many there are of each address."""
     return {name: len(some) for name, some in sockets.all().items()}
@@ -56,6 +63,9 @@ def test_as_many_as_workers() -> None:
         assert Counter(map(len, dealt)) == {3: 1, 2: 1}
         assert {*dealt[0], *dealt[1]} == set(sockets.of(first.address))
         assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in dealt[0])
+        with pytest.raises(ConnectionRefusedError):  # until somebody accepts
+            socket.create_connection(("127.0.0.1", 80), 5)
+        listen(sockets)
         for host, port in addresses:
             where = {"0.0.0.0": "127.0.0.2", "::": "::1"}.get(host, host)
             socket.create_connection((where, port), 5).close()
@@ -106,12 +116,26 @@ def test_nobody_elses_address() -> None:
 
 
 @in_fresh_netns
+def test_new_ones_that_are_not_wanted_after_all() -> None:
+    """They are closed, and those that were there stay."""
+    up()
+    with contextlib.closing(ListeningSockets()) as sockets:
+        sockets.prepare(config(("127.0.0.1", 80)))
+        made = sockets.prepare(config(("127.0.0.1", 80), ("127.0.0.1", 81), workers=3))
+        assert counts(sockets) == {"127.0.0.1:80": 3, "127.0.0.1:81": 3}
+        sockets.discard(made)
+        assert counts(sockets) == {"127.0.0.1:80": 2}
+        assert all(each.fileno() == -1 for each in made)
+
+
+@in_fresh_netns
 def test_inherited_ones() -> None:
     """Those of a former gateway are used as they are, what waits in them included."""
     up()
     wanted = config(("127.0.0.1", 80))
     former = ListeningSockets()
     former.prepare(wanted)
+    listen(former)
     client = socket.create_connection(("127.0.0.1", 80), 5)
     duplicates = {
         name: [socket.socket(fileno=each.dup().detach()) for each in some]
@@ -121,6 +145,7 @@ def test_inherited_ones() -> None:
     with contextlib.closing(ListeningSockets(duplicates)) as sockets, client:
         sockets.prepare(replace(wanted, workers=3))
         assert counts(sockets) == {"127.0.0.1:80": 3}
+        listen(sockets)
         accepted = []
         for each in sockets.of(wanted.listeners[0].address):
             with contextlib.suppress(BlockingIOError):
