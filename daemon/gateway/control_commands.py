@@ -86,7 +86,11 @@ class ControlCommands:
         ]
 
     def _backends(self, _args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        now_ns = time.monotonic_ns()
+        if self._supervisor.state == "starting":
+            raise CommandError("the gateway is starting: try again in a moment")
+        return self._backend_rows(time.monotonic_ns())
+
+    def _backend_rows(self, now_ns: int) -> Iterator[dict[str, Any]]:
         for listener in self._supervisor.config.listeners:
             for backend in listener.backends:
                 yield self._backend(listener, backend, now_ns)

@@ -257,7 +257,10 @@ class Succession:
 
     async def take(self) -> None:
         """Our workers serve: have the former one let go. Raises HandoverError if it is gone."""
-        await self._line.send({"ready": True})
+        try:
+            await self._line.send({"ready": True})
+        except OSError as error:
+            raise HandoverError(error.strerror or str(error)) from error
         await self._line.receive(ANSWER_S)
 
     def close(self) -> None:

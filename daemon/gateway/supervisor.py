@@ -156,7 +156,7 @@ class Supervisor:
         if succession is None:
             await self._open_control()
         if self.config.metrics is not None and list(self.config.metrics) != former:
-            await self._serve_metrics()
+            await self._serve_metrics(self.config.metrics)
         await asyncio.to_thread(self._means.sockets.prepare, self.config, PATIENCE_S)
         first = Generation(next(self._numbers), self._document, self._means, self._changed.set)
         self._check_descriptors()
@@ -248,23 +248,27 @@ class Supervisor:
     async def _succeed(self, succession: Succession) -> None:
         """Our workers serve: the former gateway lets go. What fails from here on is told only:
         nobody but us serves any more."""
-        await succession.take()
-        _log.info("taken_over", former=succession.legacy.pid)
+        former = succession.legacy.pid
+        try:
+            await succession.take()
+            _log.info("taken_over", former=former)
+        except handover.HandoverError as error:  # it has ended in this very moment
+            _log.warning("former_gone", former=former, reason=str(error))
         try:
             await self._open_control()
         except XdpRouterError as error:
             _log.error("no_control_socket", reason=str(error), consequence="it serves all the same")
-        if self._page is None and self.config.metrics is not None:
+        if self._page is None:
             try:
-                await self._serve_metrics()
+                await self._serve_metrics(self.config.metrics)
             except XdpRouterError as error:
                 _log.error("no_metrics", reason=str(error), consequence="it serves all the same")
 
-    async def _serve_metrics(self) -> None:
+    async def _serve_metrics(self, address: tuple[str, int] | None) -> None:
         await self._stop_metrics()
-        if self.config.metrics is None:
+        if address is None:
             return
-        page = FiguresPage(self.config.metrics, self)
+        page = FiguresPage(address, self)
         await page.start()
         self._page = page
 
@@ -289,6 +293,8 @@ class Supervisor:
     async def _drain(self) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))
         self._handover.close()
+        async with self._lock:
+            pass  # a reload that was under way has given up now, or is done; no other one begins
         # Before the workers': those accept until they close the last ones.
         self._means.sockets.close()
         for generation in self.generations:
@@ -364,14 +370,13 @@ class Supervisor:
         sockets, former = self._means.sockets, self._document
         made = await asyncio.to_thread(sockets.prepare, document.config)
         try:
-            if document.config.metrics != self.config.metrics:
-                await self._move_metrics(document)
+            await self._move_metrics(former.config.metrics, document.config.metrics)
             new = Generation(next(self._numbers), document, self._means, self._changed.set)
             await self._begin(new)
         except BaseException:
             sockets.discard(made)
-            if self._document is not former:
-                await self._move_metrics(former)
+            with contextlib.suppress(XdpRouterError):
+                await self._move_metrics(document.config.metrics, former.config.metrics)
             raise
         self._document = document
         sockets.keep_only(document.config)
@@ -386,15 +391,17 @@ class Supervisor:
             workers=[each.pid for each in new.workers],
         )
 
-    async def _move_metrics(self, document: Document) -> None:
-        """Serve them where a configuration says; where they were, if that does not work."""
-        former, self._document = self._document, document
+    async def _move_metrics(
+        self, former: tuple[str, int] | None, to: tuple[str, int] | None
+    ) -> None:
+        """Serve them elsewhere. Raises MetricsError: they are where they were."""
+        if former == to:
+            return
         try:
-            await self._serve_metrics()
+            await self._serve_metrics(to)
         except XdpRouterError:
-            self._document = former
             with contextlib.suppress(XdpRouterError):
-                await self._serve_metrics()
+                await self._serve_metrics(former)
             raise
 
     # Handing over

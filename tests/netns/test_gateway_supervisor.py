@@ -229,6 +229,7 @@ def test_it_drains_when_it_is_told_to_stop(tmp_path: Path) -> None:
             stream.until(b"first")
             for pid in gateway.workers():  # as systemd does, and a terminal
                 os.kill(pid, signal.SIGTERM)
+            gateway.signal(signal.SIGHUP)  # what is begun is given up, or is done
             gateway.ask("drain")
             gateway.wait(lambda: _refused(), "nobody listens")
             assert gateway.ask("status")["state"] == "draining"
