@@ -6,7 +6,7 @@ Colours only on a terminal; 100 columns where the width is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -113,6 +113,14 @@ def show(table: Table, empty: str) -> None:
 def show_addresses(table: Table, empty: str) -> None:
     """The same of a table whose rows are long."""
     make_console(_MAX_WIDTH).print(table if table.row_count else Text(empty))
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """The same of plain values."""
+    table = make_table(*columns)
+    for row in rows:
+        table.add_row(*map(str, row))
+    show_addresses(table, empty)
 
 
 def pairs(rows: Iterable[tuple[str, str | Text]]) -> None:

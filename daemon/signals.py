@@ -28,6 +28,8 @@ class Signals:
 
     def __init__(self) -> None:
         self.number = 0
+        self.hangups = 0
+        """How many SIGHUPs have come, those included that nobody was called for."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._on_hangup: Callable[[], object] = _nothing
@@ -76,6 +78,7 @@ class Signals:
             self._stop.set()
 
     def _hung_up(self, _number: int, _frame: FrameType | None) -> None:
+        self.hangups += 1
         self._wake(self._on_hangup)
 
     def _wake(self, then: Callable[[], object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,9 +90,16 @@ class Generation:
         ``in_use``: addresses of backends that other generations still have.
         """
         self._rows = self._means.rows.assign(addresses(self.config), in_use)
-        starts = [self._start_one(number) for number in range(self.config.workers)]
+        await self._all([self._start_one(number) for number in range(self.config.workers)])
+        # None accepts before all are ready: what a refused configuration took would be cut.
+        await self._all([worker.serve() for worker in self.workers])
+        for number, worker in self._workers.items():
+            self._keepers += 1
+            self._means.tasks.spawn(self._keep(number, worker), f"worker {number}")
+
+    async def _all(self, works: Sequence[Awaitable[object]]) -> None:
         try:
-            results = await asyncio.gather(*starts, return_exceptions=True)
+            results = await asyncio.gather(*works, return_exceptions=True)
         except asyncio.CancelledError:
             self.end()
             raise
@@ -104,9 +111,6 @@ class Generation:
                 await worker.ended()
             self._workers.clear()
             raise failed[0]
-        for number, worker in self._workers.items():
-            self._keepers += 1
-            self._means.tasks.spawn(self._keep(number, worker), f"worker {number}")
 
     async def _start_one(self, number: int) -> WorkerProcess:
         means, workers = self._means, self.config.workers
@@ -149,6 +153,7 @@ class Generation:
                 break
             try:
                 worker = await self._start_one(number)
+                await worker.serve()
             except XdpRouterError as error:
                 failures += 1
                 _log.error("worker_not_started", number=number, reason=str(error))

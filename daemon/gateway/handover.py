@@ -120,9 +120,9 @@ class _Line:
         while len(fds) < count:
             await self.send({"next": len(fds)})
             await _readable(self._sock)
-            data, some, flags, _ = socket.recv_fds(
-                self._sock, 1, _FDS_AT_ONCE, socket.MSG_CMSG_CLOEXEC
-            )
+            data, some, flags, _ = socket.recv_fds(self._sock, 1, _FDS_AT_ONCE)
+            for fd in some:
+                os.set_inheritable(fd, False)  # recv_fds() forgets flags (CPython 3.11)
             fds += some
             if not data or not some or flags & socket.MSG_CTRUNC:
                 for fd in fds:
@@ -257,7 +257,10 @@ class Succession:
 
     async def take(self) -> None:
         """Our workers serve: have the former one let go. Raises HandoverError if it is gone."""
-        await self._line.send({"ready": True})
+        try:
+            await self._line.send({"ready": True})
+        except OSError as error:
+            raise HandoverError(error.strerror or str(error)) from error
         await self._line.receive(ANSWER_S)
 
     def close(self) -> None:

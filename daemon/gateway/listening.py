@@ -2,7 +2,8 @@
 """Listening sockets: one for each worker (SO_REUSEPORT), made once and kept for good.
 
 A worker that ends, a reload and a successor of the whole gateway get sockets that are there: a
-connection that waits in one is never reset.
+connection that waits in one is never reset. They are bound here, and listen from the moment that
+a worker accepts: a connection never waits for a worker that is only about to come.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ import errno
 import ipaddress
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
 
 BACKLOG = 4_096
-PATIENCE_S = 2.0
-"""How long an address may still be somebody's at a start."""
 _POLL_S = 0.02
 
 
@@ -40,25 +39,39 @@ class ListeningSockets:
         """Every one, for a successor."""
         return self._sockets
 
-    def prepare(self, config: GatewayConfig) -> None:
-        """Have as many as workers for each listener. Raises ListenError: then nothing changes."""
+    def prepare(self, config: GatewayConfig, patience_s: float = 0) -> list[socket.socket]:
+        """Have as many as workers for each listener; the new ones. Raises ListenError: then nothing
+        changes.
+
+        ``patience_s``: how long an address may still be somebody's, which is waited for.
+        """
         made: list[tuple[str, socket.socket]] = []
         ours = {sock.getsockname()[1] for each in self._sockets.values() for sock in each}
         try:
             for listener in config.listeners:
                 # Beside a wildcard of ours it would find us; the kernel lets both be.
                 if listener.address.port not in ours:
-                    _require_free(listener)
+                    _require_free(listener, patience_s)
             for listener in config.listeners:
                 missing = config.workers - len(self.of(listener.address))
                 for _ in range(missing):
-                    made.append((str(listener.address), _listen(listener)))
+                    made.append((str(listener.address), _bound(listener)))
         except ListenError:
             for _, sock in made:
                 sock.close()
             raise
         for name, sock in made:
             self._sockets.setdefault(name, []).append(sock)
+        return [sock for _, sock in made]
+
+    def discard(self, made: Collection[socket.socket]) -> None:
+        """Close what ``prepare`` has made: nobody will accept there."""
+        for name, some in list(self._sockets.items()):
+            self._sockets[name] = [each for each in some if each not in made]
+            if not self._sockets[name]:
+                del self._sockets[name]
+        for sock in made:
+            sock.close()
 
     def keep_only(self, config: GatewayConfig) -> None:
         """Close those of addresses that are no listener's any more."""
@@ -79,10 +92,10 @@ class ListeningSockets:
         self._sockets.clear()
 
 
-def _require_free(listener: Listener) -> None:
+def _require_free(listener: Listener, patience_s: float) -> None:
     """Raise ListenError if somebody else listens there: with SO_REUSEPORT the kernel would let a
     process of the same user share the address, and the connections."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + patience_s
     while True:
         try:
             with _socket(listener, share=False) as sock:
@@ -90,16 +103,15 @@ def _require_free(listener: Listener) -> None:
             return
         except OSError as error:
             # Workers whose supervisor was killed let go of it in a moment.
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
                 raise _error(listener, error) from error
         time.sleep(_POLL_S)
 
 
-def _listen(listener: Listener) -> socket.socket:
+def _bound(listener: Listener) -> socket.socket:
     sock = _socket(listener, share=True)
     try:
         sock.bind((listener.address.host, listener.address.port))
-        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise _error(listener, error) from error

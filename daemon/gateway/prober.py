@@ -225,8 +225,8 @@ class _Work:
                 probe.cancel()
                 await asyncio.gather(probe, return_exceptions=True)
         if why:
+            # What it owes stays unanswered: it looks the slower the longer that is so.
             self.standing.bad(refused=refused)
-            self._estimator.abandon()
         else:
             self._tell(self._clock_ns())
             self.standing.good()

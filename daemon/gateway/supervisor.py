@@ -34,19 +34,23 @@ from xdp_router.daemon.signals import Interrupted, Signals
 from xdp_router.daemon.tasks import Tasks
 from xdp_router.daemon.watchdog import Watchdog
 
-from . import handover
+from . import handover, spawning
 from .board import LAYOUT, Board
 from .certificates import check_certificates
 from .control_commands import ControlCommands
-from .figures_page import PASSING, FiguresPage
 from .generation import Document, Generation, Means
 from .handover import HandoverServer, Legacy, Succession
 from .listening import ListeningSockets
+from .page import PASSING, FiguresPage
 from .prober import Prober
 from .rows import Rows, addresses
 from .totals import Totals
 from .worker_process import WorkerProcess
 
+PATIENCE_S: Final = 2.0
+"""How long a start waits for addresses: workers whose supervisor was killed let go in a moment."""
+HUNG_S: Final = 20.0
+"""A worker that has not answered for so long is ended; another one is started."""
 LOOK_S: Final = 1.0
 """How often workers are asked what they have counted."""
 
@@ -152,9 +156,10 @@ class Supervisor:
         if succession is None:
             await self._open_control()
         if self.config.metrics is not None and list(self.config.metrics) != former:
-            await self._serve_metrics()
-        self._means.sockets.prepare(self.config)
+            await self._serve_metrics(self.config.metrics)
+        await asyncio.to_thread(self._means.sockets.prepare, self.config, PATIENCE_S)
         first = Generation(next(self._numbers), self._document, self._means, self._changed.set)
+        self._check_descriptors()
         await self._begin(first)
         self.prober = Prober(self.board)
         undo.push_async_callback(self.prober.close)
@@ -164,6 +169,8 @@ class Supervisor:
         self._means.sockets.keep_only(self.config)
         self.state = "serving"
         self.tasks.keep(self._look, "figures")
+        if signals.hangups:
+            self._hang_up()
         _log.info(
             "gateway_ready",
             listeners={each.name: str(each.address) for each in self.config.listeners},
@@ -198,6 +205,18 @@ class Supervisor:
             self._options.log_format,
         )
 
+    def _check_descriptors(self) -> None:
+        most = spawning.raise_descriptor_limit()
+        needed = 2 * sum(each.max_connections for each in self.config.listeners)
+        if most < needed:
+            _log.warning(
+                "few_descriptors",
+                limit=most,
+                needed=needed,
+                consequence="connections beyond it wait, though max_connections would take them",
+                mend="raise the limit (systemd: LimitNOFILE=, else ulimit -Hn)",
+            )
+
     async def _begin(self, generation: Generation) -> None:
         """Have its workers serve. Raises XdpRouterError: there are none then."""
         in_use = [each for one in self.generations for each in addresses(one.config)]
@@ -229,23 +248,27 @@ class Supervisor:
     async def _succeed(self, succession: Succession) -> None:
         """Our workers serve: the former gateway lets go. What fails from here on is told only:
         nobody but us serves any more."""
-        await succession.take()
-        _log.info("taken_over", former=succession.legacy.pid)
+        former = succession.legacy.pid
+        try:
+            await succession.take()
+            _log.info("taken_over", former=former)
+        except handover.HandoverError as error:  # it has ended in this very moment
+            _log.warning("former_gone", former=former, reason=str(error))
         try:
             await self._open_control()
         except XdpRouterError as error:
             _log.error("no_control_socket", reason=str(error), consequence="it serves all the same")
-        if self._page is None and self.config.metrics is not None:
+        if self._page is None:
             try:
-                await self._serve_metrics()
+                await self._serve_metrics(self.config.metrics)
             except XdpRouterError as error:
                 _log.error("no_metrics", reason=str(error), consequence="it serves all the same")
 
-    async def _serve_metrics(self) -> None:
+    async def _serve_metrics(self, address: tuple[str, int] | None) -> None:
         await self._stop_metrics()
-        if self.config.metrics is None:
+        if address is None:
             return
-        page = FiguresPage(self.config.metrics, self)
+        page = FiguresPage(address, self)
         await page.start()
         self._page = page
 
@@ -261,13 +284,17 @@ class Supervisor:
             await self._control.close()
         await self._stop_metrics()
 
-    def stop(self) -> None:
-        """Drain, and end."""
+    def stop(self, *, now: bool = False) -> None:
+        """Drain, and end; ``now``: end, whatever is open."""
         self._stop.set()
+        if now:
+            self._at_once.set()
 
     async def _drain(self) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))
         self._handover.close()
+        async with self._lock:
+            pass  # a reload that was under way has given up now, or is done; no other one begins
         # Before the workers': those accept until they close the last ones.
         self._means.sockets.close()
         for generation in self.generations:
@@ -291,6 +318,8 @@ class Supervisor:
     # Another configuration
 
     def _hang_up(self) -> None:
+        if self.state == "starting":
+            return  # the file may be read already: it is read again when all is ready
         self.tasks.spawn(self._on_hangup(), "reload")
 
     async def _on_hangup(self) -> None:
@@ -333,22 +362,21 @@ class Supervisor:
 
     def _require_serving(self) -> None:
         if self.state != "serving":
-            raise CannotReload(f"the gateway is {self.state}: nothing has changed")
+            raise CannotReload(f"the gateway is {self.state}")
         if self._handover.busy:
             raise CannotReload("a successor is about to take over: it has read the file itself")
 
     async def _bring(self, document: Document) -> None:
         sockets, former = self._means.sockets, self._document
-        await asyncio.to_thread(sockets.prepare, document.config)
+        made = await asyncio.to_thread(sockets.prepare, document.config)
         try:
-            if document.config.metrics != self.config.metrics:
-                await self._move_metrics(document)
+            await self._move_metrics(former.config.metrics, document.config.metrics)
             new = Generation(next(self._numbers), document, self._means, self._changed.set)
             await self._begin(new)
         except BaseException:
-            sockets.keep_only(former.config)
-            if self._document is not former:
-                await self._move_metrics(former)
+            sockets.discard(made)
+            with contextlib.suppress(XdpRouterError):
+                await self._move_metrics(document.config.metrics, former.config.metrics)
             raise
         self._document = document
         sockets.keep_only(document.config)
@@ -363,15 +391,17 @@ class Supervisor:
             workers=[each.pid for each in new.workers],
         )
 
-    async def _move_metrics(self, document: Document) -> None:
-        """Serve them where a configuration says; where they were, if that does not work."""
-        former, self._document = self._document, document
+    async def _move_metrics(
+        self, former: tuple[str, int] | None, to: tuple[str, int] | None
+    ) -> None:
+        """Serve them elsewhere. Raises MetricsError: they are where they were."""
+        if former == to:
+            return
         try:
-            await self._serve_metrics()
+            await self._serve_metrics(to)
         except XdpRouterError:
-            self._document = former
             with contextlib.suppress(XdpRouterError):
-                await self._serve_metrics()
+                await self._serve_metrics(former)
             raise
 
     # Handing over
@@ -403,9 +433,17 @@ class Supervisor:
         """Have the newest figures of all workers."""
         await asyncio.gather(*(each.look() for each in self.workers))
 
+    def _end_hung(self) -> None:
+        """A worker whose loop does not turn serves nobody, and takes connections all the same."""
+        for worker in self.workers:
+            if worker.state == "serving" and worker.silent_s > HUNG_S:
+                _log.error("worker_hung", pid=worker.pid, silent_s=round(worker.silent_s))
+                worker.kill()
+
     async def _look(self) -> None:
         while True:
             await self.look()
+            self._end_hung()
             self._forget_ended()
             await asyncio.sleep(LOOK_S)
 
@@ -423,9 +461,10 @@ class Supervisor:
         return f"{len(self.config.listeners)} listeners, {connections} connections"
 
 
-async def run(file: ConfigFile, options: GatewayOptions, signals: Signals) -> None:
+async def run(
+    file: ConfigFile, document: Document, options: GatewayOptions, signals: Signals
+) -> None:
     """Serve until SIGTERM or SIGINT, or until a successor has taken over."""
-    document = load(file)
     asyncio.get_running_loop().set_exception_handler(log_fault)
     async with contextlib.AsyncExitStack() as undo:
         await Supervisor(file, document, options).serve(undo, signals)

@@ -77,6 +77,8 @@ class Worker:
     async def _handle(self, what: str, args: Mapping[str, Any]) -> Any:
         if what == "begin":
             return await self._begin(args)
+        if what == "serve":
+            return await self._serve()
         if what == "retire":
             return self._retire(int(args["timeout_ns"]))
         if what == "end":
@@ -94,7 +96,7 @@ class Worker:
         raise ValueError(f"unknown request {what!r}")
 
     async def _begin(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Serve; what is answered then means: ready."""
+        """Be ready to serve."""
         with garbage.postponed():
             config = parse_config(args["text"], args["label"]).gateway
         loop = asyncio.get_running_loop()
@@ -110,7 +112,8 @@ class Worker:
                         front.connection,
                         sock=socket.socket(fileno=fd),
                         ssl=context,
-                        backlog=BACKLOG,  # listen(2) is called once more with it
+                        backlog=BACKLOG,
+                        start_serving=False,
                         ssl_handshake_timeout=HANDSHAKE_S if context is not None else None,
                     )
                     self._servers.append(server)
@@ -127,6 +130,11 @@ class Worker:
             for front in self._fronts:
                 front.sweep()
             world.pool.sweep()
+
+    async def _serve(self) -> None:
+        """Accept: all workers of its generation are ready."""
+        for server in self._servers:
+            await server.start_serving()
 
     # How it ends
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-import xdp_router
 from xdp_router.core.errors import XdpRouterError
 
+from . import spawning
 from .board import Board
 from .channel import Channel, ChannelClosed, Refused
 from .totals import Figures
@@ -62,6 +59,7 @@ class WorkerProcess:
         self._board = board
         self._board_fd = board_fd
         self._slot = -1
+        self._answered_s = self.started_s
 
     @property
     def pid(self) -> int:
@@ -74,9 +72,18 @@ class WorkerProcess:
         return self._slot
 
     async def start(self, task: Task) -> None:
-        """Start the process, and return when it serves. Raises WorkerFailed: there is none."""
+        """Start the process, and return when it is ready. Raises WorkerFailed: there is none."""
+        await self._or_none(self._start(task))
+
+    async def serve(self) -> None:
+        """Have it accept from now on. Raises WorkerFailed: it is gone."""
+        await self._or_none(self._channel.ask("serve", READY_S))
+        self.state = "serving"
+        self._answered_s = time.monotonic()
+
+    async def _or_none(self, work: Awaitable[object]) -> None:
         try:
-            await self._start(task)
+            await work
         except (OSError, Refused, ChannelClosed, TimeoutError) as error:
             self.kill()
             await self.ended()
@@ -84,7 +91,6 @@ class WorkerProcess:
         except BaseException:
             self.kill()
             raise
-        self.state = "serving"
 
     async def _start(self, task: Task) -> None:
         ours, theirs = socket.socketpair()
@@ -94,7 +100,7 @@ class WorkerProcess:
             self._spawn(
                 task.log_format, theirs.fileno(), [each for some in fds.values() for each in some]
             )
-        self._watch_exit()
+        self._exited = spawning.watch_exit(self._process)
         self._slot = self._board.claim(self._board_fd, self.pid)
         await self._channel.open()
         await self._channel.ask(
@@ -110,26 +116,12 @@ class WorkerProcess:
 
     def _spawn(self, log_format: str, channel: int, sockets: Sequence[int]) -> None:
         self._process = subprocess.Popen(
-            # -P: what lies in the current directory is not imported.
-            [sys.executable, "-P", "-m", _MODULE, log_format, str(channel)],
+            [*spawning.python(_MODULE), log_format, str(channel)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[channel, self._board_fd, *sockets],
-            env=_environment(),
+            env=spawning.environment(),
         )
-
-    def _watch_exit(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._exited: asyncio.Future[int] = loop.create_future()
-        pidfd = os.pidfd_open(self.pid)
-
-        def gone() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            if not self._exited.done():
-                self._exited.set_result(self._process.wait())
-
-        loop.add_reader(pidfd, gone)
 
     async def ask(self, what: str, **args: object) -> Any:
         """Ask it; None if it does not answer, as when it is about to end."""
@@ -142,7 +134,13 @@ class WorkerProcess:
         """Have its newest figures."""
         answer = await self.ask("figures")
         if answer is not None:
+            self._answered_s = time.monotonic()
             self._told("last", answer)
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has not answered."""
+        return time.monotonic() - self._answered_s
 
     def _told(self, what: str, args: Mapping[str, Any]) -> None:
         if what == "last":
@@ -186,18 +184,6 @@ class WorkerProcess:
 
     def __str__(self) -> str:
         return f"worker {self.number}"
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with this very package to be found, and without what is meant for us alone."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-    }
-    root = str(Path(xdp_router.__file__).parents[1])
-    former = [each for each in kept.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return {**kept, "PYTHONPATH": os.pathsep.join([root, *former])}
 
 
 def _reason(error: Exception) -> str:

@@ -51,6 +51,12 @@ WITHOUT_OWN_TEST = {
     "xdp_router/lab/engine_stream.py": ("netns/test_lab_engine.py", "one part of engine.py"),
     "daemon/figures.py": ("e2e/test_metrics.py", "puts parts together"),
     "daemon/__main__.py": ("netns/test_daemon_main.py", "a process, from its first moment"),
+    "xdp_router/measure/catalogue_gateway.py": ("unit/test_catalogue.py", "a table"),
+    "daemon/gateway/front.py": ("netns/test_gateway_supervisor.py", "a relay for now"),
+    "daemon/gateway/generation.py": ("netns/test_gateway_supervisor.py", "processes"),
+    "daemon/gateway/spawning.py": ("netns/test_gateway_supervisor.py", "processes"),
+    "daemon/gateway/worker.py": ("netns/test_gateway_supervisor.py", "a process"),
+    "daemon/gateway/worker_process.py": ("netns/test_gateway_supervisor.py", "a process"),
     "cli/commands/*.py": ("unit/test_cli.py", "click commands without logic"),
     "cli/main.py": ("unit/test_cli.py", "the click group"),
 }

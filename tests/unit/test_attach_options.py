@@ -13,4 +13,5 @@ def test_what_is_not_asked_for_is_not_done() -> None:
     made = AttachOptions(("eth0",), None, "auto", False, Path("/run/x.sock"), Path("/sys/fs/bpf"))
     assert (made.replace, made.persist, made.control_group) == (False, False, None)
     assert made.source is None
+    assert made.gateway is False
     assert made.document is None

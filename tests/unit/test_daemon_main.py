@@ -51,6 +51,36 @@ def test_check_accepts_ipv6(tmp_path: Path) -> None:
     assert "[2001:db8::1]:443 is an address with a port" in done.stderr
 
 
+def test_check_counts_listeners(tmp_path: Path) -> None:
+    """Where there are some; a file of listeners alone is good, though nothing can be attached."""
+    file = tmp_path / "router.toml"
+    listener = (
+        '[[listener]]\naddress = "127.0.0.1:80"\ntype = "tls"\n'
+        '[[listener.backend]]\naddress = "127.0.0.1:8000"\n'
+        '[[listener.backend]]\naddress = "127.0.0.1:8001"\n'
+    )
+    for text, services in ((GOOD + listener, 1), (listener, 0)):
+        file.write_text(text)
+        done = run("check", str(file))
+        counts = f"services: {services}, backends: {services}; listeners: 1, their backends: 2"
+        assert (done.exit_code, done.output) == (0, f"{file}: good; {counts}\n")
+    done = run("attach", "eth0", "--config", str(file))
+    assert done.exit_code == 2
+    assert "service: found none, expected at least one [[service]] (listeners are" in done.output
+
+
+def test_the_gateway_needs_listeners(tmp_path: Path) -> None:
+    """A file without any is refused, and a child without a file."""
+    file = tmp_path / "router.toml"
+    file.write_text(GOOD)
+    done = run("gateway", "--config", str(file), "--control", str(tmp_path / "gw.sock"))
+    assert done.exit_code == 1
+    assert f"{file}: there is no [[listener]]" in done.output
+    done = run("attach", "eth0", *SERVICE, *BACKEND, "--gateway")
+    assert done.exit_code == 2
+    assert "give --config FILE" in done.output
+
+
 def test_check_names_file_and_line(tmp_path: Path) -> None:
     """A wrong value is exit code 2, with where it stands and what was expected."""
     file = tmp_path / "router.toml"

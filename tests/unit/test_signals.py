@@ -48,23 +48,25 @@ def test_a_signal_before_the_loop_is_not_lost(signals: Signals, number: int) -> 
 
 
 def test_signals_wake_the_loop(signals: Signals) -> None:
-    """SIGHUP calls, SIGTERM stops; the first stopping one is the one that counts."""
+    """SIGHUP calls, SIGTERM stops; the first stopping one counts, others are told."""
     heard: list[str] = []
 
     async def main() -> None:
         stop = asyncio.Event()
-        signals.connect(stop, lambda: heard.append("hangup"))
+        signals.connect(stop, lambda: heard.append("hangup"), lambda: heard.append("again"))
         send(signal.SIGHUP)
         await asyncio.sleep(0.01)
         assert not stop.is_set()
         asyncio.get_running_loop().call_later(0.01, send, signal.SIGTERM)
         await asyncio.wait_for(stop.wait(), 5)
         send(signal.SIGINT)
+        await asyncio.sleep(0.01)
 
     asyncio.run(main())
     for number in ALL:
         send(number)  # the loop is closed
-    assert heard == ["hangup"]
+    assert heard == ["hangup", "again"]
+    assert signals.hangups == 2
     assert signals.number == signal.SIGTERM
 
 

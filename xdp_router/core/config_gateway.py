@@ -11,6 +11,7 @@ from .config_arm import SHARE_MAX
 from .config_fields import MS, NAME_MAX, Problems, S, Table, format_duration
 from .config_metrics import read_metrics
 from .config_mode import AGE_INTERVALS, AGE_MOST_NS, MODES, read_score_weights
+from .errors import ConfigError, ConfigProblem
 from .listeners import (
     DEFAULT_SCORES,
     Certificate,
@@ -65,6 +66,15 @@ def read_gateway(root: Table, problems: Problems) -> GatewayConfig:
     table.refuse_unknown()
     _check_listeners(listeners, problems)
     return config
+
+
+def require_services(services: Sequence[object], path: str) -> None:
+    """Raise ConfigError if there is no service, which the gateway alone can do without."""
+    if not services:
+        expected = "at least one [[service]] (listeners are served by 'xdp-routerd gateway')"
+        raise ConfigError(
+            [ConfigProblem(path, 0, "service", f"found none, expected {expected}", expected)]
+        )
 
 
 def _check_listeners(listeners: Sequence[Listener], problems: Problems) -> None:
@@ -310,13 +320,11 @@ def _read_limits(table: Table, name: str, priorities: Mapping[str, float]) -> Te
 
 def _read_race(table: Table, backends: int) -> RaceSettings:
     default = RaceSettings()
-    hedge_ns: int | None = None
-    if table.has("hedge"):
-        hedge_ns = table.duration("hedge", 0, 0, 60 * S)
+    hedge_ns = table.duration("hedge", 0, 0, 60 * S)
     quantile = table.number("hedge_quantile", default.hedge_quantile, 0, 1)
     settings = RaceSettings(
         candidates=table.integer("candidates", default.candidates, 1, 16),
-        hedge_ns=hedge_ns,
+        hedge_ns=hedge_ns if table.has("hedge") else None,
         hedge_quantile=quantile,
         extra_legs=table.integer("extra_legs", default.extra_legs, 0, 1_000_000),
         retries=table.integer("retries", min(default.retries, max(backends - 1, 1)), 0, 16),

@@ -39,7 +39,10 @@ class FiguresPage:
 
     def __init__(self, address: tuple[str, int], supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._server = MetricsServer(address, CONTENT_TYPE, self.text, lambda: True)
+        self._server = MetricsServer(address, CONTENT_TYPE, self.text, self._is_ready)
+
+    def _is_ready(self) -> bool:
+        return self._supervisor.state != "starting"
 
     async def start(self) -> None:
         """Listen. Raises MetricsError."""
