@@ -82,7 +82,7 @@ from .retirement import Retirement
 from .scraper import Scraper
 from .service_watch import ServiceWatch
 from .shares import SharesKeeper
-from .signals import Interrupted, Signals, held
+from .signals import Signals, go_on, held
 from .stateless import ForwardingKeeper, StatelessReport
 from .tasks import Tasks, keep_up
 from .usage_keeper import UsageKeeper
@@ -135,7 +135,7 @@ class Router:
         undo.callback(listen(self.feed.log_line))
         lock = PinLock(self.options.pins)
         undo.callback(lock.release)
-        await takeover.lock_pins(lock, lambda: _go_on(stop, False))
+        await takeover.lock_pins(lock, lambda: go_on(stop, False))
         # Its own data plane is not "another XDP program", which --replace would remove.
         self._find_former(undo)
         found = check_interfaces(
@@ -193,7 +193,7 @@ class Router:
         ill = left_out({each.id: self.state.backend_value(each.id) for each in self._backends})
         up = self.network.begin(paths, ill)
         self.loop.run(self.engine.begin(up, self.state.draining, ill, time.monotonic_ns()))
-        _go_on(stop, self._leave_behind)
+        go_on(stop, self._leave_behind)
         self.loop.publish(self.state.carried)
         # What came with the configuration is there to stay: looking at all of it takes long.
         garbage = GarbageKeeper(self._is_quiet)
@@ -227,7 +227,7 @@ class Router:
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self.tasks.spawn(self.numbers.warm(self._backends, ports), "probe numbers")
         begin_gateway(self, undo)
-        _go_on(stop, self._leave_behind)
+        go_on(stop, self._leave_behind)
         self.loop.ready()
         self.ready = True
         if self._former is not None:
@@ -492,9 +492,3 @@ async def run(config: RouterConfig, options: AttachOptions, signals: Signals) ->
         event = "leaving_attached" if options.persist else "detaching"
         _log.info(event, interfaces=list(options.interfaces))
     _log.info("stopped")
-
-
-def _go_on(stop: asyncio.Event, adopted: bool) -> None:
-    if stop.is_set():
-        left = "the data plane that was there goes on" if adopted else "nothing is left attached"
-        raise Interrupted(f"stopped before it was ready; {left}")

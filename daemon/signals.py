@@ -119,3 +119,10 @@ def held() -> Iterator[None]:
 
 def _nothing() -> None:
     pass
+
+
+def go_on(stop: asyncio.Event, adopted: bool) -> None:
+    """Raise Interrupted if it is to stop. ``adopted``: it has taken over another's data plane."""
+    if stop.is_set():
+        left = "the data plane that was there goes on" if adopted else "nothing is left attached"
+        raise Interrupted(f"stopped before it was ready; {left}")

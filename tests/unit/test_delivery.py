@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from tests.unit.test_answer import STREAM, answer, event
 from xdp_router.core.listeners import SocketAddress
 from xdp_router.daemon.gateway.answer import Answer
 from xdp_router.daemon.gateway.delivery import Delivery
-from xdp_router.daemon.gateway.leg import Leg
+from xdp_router.daemon.gateway.leg import Leg, LegUser
 from xdp_router.gateway.http_body import BodyReader
 
 
@@ -23,7 +25,7 @@ class Told:
 def delivery(found: Answer, version: int = 11) -> tuple[Delivery, list[bytes], BodyReader]:
     """With what it writes, and the reader of its leg's body."""
     out: list[bytes] = []
-    leg = Leg(SocketAddress("127.0.0.1", 1), 0, Told(), 0)  # type: ignore[arg-type]
+    leg = Leg(SocketAddress("127.0.0.1", 1), 0, cast(LegUser, Told()), 0)
     leg.body = BodyReader(found.head.framing, found.head.length)
     return Delivery(leg, found, version, out.append), out, leg.body
 
