@@ -247,9 +247,12 @@ class Stream:
         fields = head.lower()
         if b"content-length: 3" in fields:
             return self.until(b"hi\n")[-3:]
-        self.until(b"0\r\n\r\n")
-        del body
-        return self.data.partition(b"\r\n\r\n")[2]
+        while not body.endswith(b"0\r\n\r\n"):  # a header's value may end so as well
+            data = self._sock.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError(f"the end came before the last chunk: {body!r}")
+            body += data
+        return body
 
 
 class Clients:
