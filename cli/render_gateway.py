@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .output import stdout
-from .tables import micros, rtt, seconds, show_rows
+from .tables import count, fraction, micros, pairs, rtt, seconds, show_rows
 
 Row = Mapping[str, Any]
 
 _NONE = "-"
-_STEPS = "timeline"
 
 
 def status(data: Row) -> None:
@@ -78,37 +77,89 @@ def backends(rows: Sequence[Row]) -> None:
     )
 
 
-def rows(data: Sequence[Row], empty: str) -> None:
-    """A column for each key that some row has, in the order in which they come."""
-    keys = list(dict.fromkeys(key for each in data for key in each))
+def streams(data: Sequence[Row]) -> None:
+    """What is under way, one line each."""
     show_rows(
-        [key.removesuffix("_us").removesuffix("_s").replace("_", " ").upper() for key in keys],
-        ([_cell(key, each.get(key)) for key in keys] for each in data),
-        empty,
+        ("ID", "LISTENER", "CLIENT", "REQUEST", "BACKEND", "LEGS", "FIRST BYTE", "SENT", "AGE"),
+        (
+            (
+                each["id"],
+                each["listener"],
+                each["client"],
+                _request(each),
+                each.get("backend") or _NONE,
+                each["legs"],
+                micros(each.get("first_byte_us")),
+                count(each["bytes_out"]),
+                seconds(each["age_s"]),
+            )
+            for each in data
+        ),
+        "no streams",
     )
 
 
-def explain(data: Row) -> None:
-    """All that is known of a request, and then its steps in time."""
-    plain = {key: value for key, value in data.items() if key != _STEPS}
-    width = max(map(len, plain), default=0)
-    for key, value in plain.items():
-        print(f"{key.replace('_', ' '):{width}}  {_cell(key, value)}", file=stdout())
-    steps = data.get(_STEPS) or ()
-    if steps:
-        print(file=stdout())
-    for step in steps:
-        if isinstance(step, Mapping):
-            at = micros(step.get("at_us"))
-            words = step.get("what", "")
-            more = ", ".join(
-                f"{key.removesuffix('_us')} {_cell(key, value)}"
-                for key, value in step.items()
-                if key not in ("at_us", "what") and value is not None
+def decisions(data: Sequence[Row]) -> None:
+    """The newest requests that are over, one line each."""
+    show_rows(
+        ("ID", "REQUEST", "STATUS", "BACKEND", "WHY", "LEGS", "FIRST BYTE", "TOTAL", "END"),
+        (
+            (
+                each["id"],
+                _request(each),
+                each["status"] or _NONE,
+                each.get("backend") or _NONE,
+                f"{each.get('mode', _NONE)}: {each.get('reason', _NONE)}",
+                each["legs"],
+                micros(each.get("first_byte_us")),
+                micros(each.get("total_us")),
+                each.get("end", _NONE),
             )
-            print(f"{at:>10}  {words}{': ' if more else ''}{more}", file=stdout())
-        else:
-            print(f"{'':>10}  {step}", file=stdout())
+            for each in data
+        ),
+        "no decisions",
+    )
+
+
+def _request(row: Row) -> str:
+    """What was asked for: a path, and the model; or a name."""
+    asked = f"{row.get('method', '')} {row.get('path', '')}".strip() or row.get("host") or _NONE
+    return f"{asked} ({row['model']})" if row.get("model") else asked
+
+
+def explain(data: Row) -> None:
+    """All that is known of a request: who could have had it, and its steps in time."""
+    pairs(
+        (key.removesuffix("_us").replace("_", " "), _cell(key, value))
+        for key, value in data.items()
+        if key not in ("candidates", "timeline", "event")
+    )
+    terms = ("score", "rtt", "ttft", "cache", "queue", "usage")
+    print(file=stdout())
+    show_rows(
+        ("CANDIDATE", "IN FLIGHT", *map(str.upper, terms), "LEGS", "FIRST BYTE IN", "OUTCOME"),
+        (
+            (
+                each["backend"],
+                each["in_flight"],
+                *(fraction((each["terms"] or {}).get(term)) for term in terms),
+                each["legs"],
+                micros(each["ttft_us"]),
+                each["outcome"] or "not asked",
+            )
+            for each in data.get("candidates", ())
+        ),
+        "no candidates",
+    )
+    print(file=stdout())
+    show_rows(
+        ("AT", "STEP", "WHAT"),
+        (
+            (micros(max(each["at_us"], 0)), each["what"], each["detail"])
+            for each in data.get("timeline", ())
+        ),
+        "no steps",
+    )
 
 
 def reloaded(data: Row) -> None:
@@ -122,9 +173,9 @@ def reloaded(data: Row) -> None:
 
 def draining(data: Row) -> None:
     """How long it may take."""
-    count = data["connections"]
+    left = data["connections"]
     print(
-        f"draining: {count} connection{'' if count == 1 else 's'} to finish, "
+        f"draining: {left} connection{'' if left == 1 else 's'} to finish, "
         f"{data['timeout_s']:g} s at most",
         file=stdout(),
     )

@@ -83,7 +83,7 @@ _limit = click.option(
 def streams(context: Context, limit: int, as_json: bool) -> None:
     """List requests and connections that are open."""
     data = _ask(context, "streams", limit=limit)
-    render.json_out(data) if as_json else render_gateway.rows(data, "nothing is open")
+    render.json_out(data) if as_json else render_gateway.streams(data)
 
 
 @gateway.command()
@@ -93,7 +93,7 @@ def streams(context: Context, limit: int, as_json: bool) -> None:
 def decisions(context: Context, limit: int, as_json: bool) -> None:
     """List what was decided last, the newest first."""
     data = _ask(context, "decisions", limit=limit)
-    render.json_out(data) if as_json else render_gateway.rows(data, "no decisions are kept")
+    render.json_out(data) if as_json else render_gateway.decisions(data)
 
 
 @gateway.command()

@@ -455,8 +455,8 @@ class Exchange:
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
         self._note_sent()
-        age_ms = (self._clock() - self.record.accepted_ns) // 1_000_000
-        return {**self.record.summary(), "age_ms": age_ms}
+        age_s = round((self._clock() - self.record.accepted_ns) / _NS, 3)
+        return {**self.record.summary(), "age_s": age_s}
 
     def _note_sent(self) -> None:
         if self._delivery is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import os
 import random
@@ -48,6 +49,8 @@ from .relay import Relay
 FRESH_NS = 10_000_000_000
 """How long a first-token time or what metrics said is believed."""
 HELD_MOST_NS = 60_000_000_000
+RETIRED_IDLE_NS = 1_000_000_000
+"""How long a connection may be idle when nothing new is taken any more."""
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
 _THOUSANDTHS = 1e-3
 _NS = 1e9
@@ -88,9 +91,6 @@ class Connection(Protocol):
     peer_host: bytes
     idle_since_ns: int
     stalled_ns: int
-
-    def retire(self) -> None:
-        """Nothing new is begun."""
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -135,10 +135,10 @@ class Front:
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for it; it is counted from here on."""
-        source = connection.peer_host
+        source = source_of(connection.peer_host)
         self.figures.count("connections", self.listener.name)
         full = len(self.connections) >= self._share(self.listener.max_connections)
-        if full or self._sources[source] >= self.listener.max_per_source or self.retired:
+        if full or self._sources[source] >= self.listener.max_per_source:
             why = "all" if full else "source"
             self.figures.count("connections_refused", self.listener.name, why)
             return False
@@ -150,15 +150,18 @@ class Front:
         """It is closed."""
         if connection in self.connections:
             self.connections.discard(connection)
-            self._sources[connection.peer_host] -= 1
-            if not self._sources[connection.peer_host]:
-                del self._sources[connection.peer_host]
+            source = source_of(connection.peer_host)
+            self._sources[source] -= 1
+            if not self._sources[source]:
+                del self._sources[source]
 
     def retire(self) -> None:
-        """No new requests: idle connections are closed, the others end with their answers."""
+        """Answers end with ``Connection: close`` from here on, and idle connections by ``sweep``.
+
+        Not at once: a client that was accepted a moment ago, or whose next request is on its way,
+        would see a reset.
+        """
         self.retired = True
-        for each in list(self.connections):
-            each.retire()
 
     @property
     def open(self) -> int:
@@ -170,11 +173,14 @@ class Front:
         now_ns, listener = self.world.clock(), self.listener
         idle_ns = now_ns - listener.idle_timeout_ns
         stalled_ns = now_ns - listener.stream_timeout_ns
+        retired_ns = now_ns - RETIRED_IDLE_NS
         for each in list(self.connections):
             exchange = each.exchange
             if each.stalled_ns and each.stalled_ns < stalled_ns:
                 self.figures.count("deadline_closes", listener.name, "slow reader")
                 each.reset()
+            elif self.retired and each.idle_since_ns and each.idle_since_ns < retired_ns:
+                each.close()
             elif each.idle_since_ns and each.idle_since_ns < idle_ns:
                 self.figures.count("deadline_closes", listener.name, "idle")
                 each.close()
@@ -369,3 +375,10 @@ class Front:
             "connections": [[name, len(self.connections)]],
             "streams": [[name, busy]],
         }
+
+
+def source_of(host: bytes) -> bytes:
+    """Who a client is for the limits of a source: its address, of IPv6 the /64."""
+    if b":" not in host:
+        return host
+    return ipaddress.IPv6Address(host.decode().partition("%")[0]).packed[:8]

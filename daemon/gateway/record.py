@@ -12,7 +12,7 @@ from typing import Any
 
 from xdp_router.core.score import Terms
 
-_MS = 1e6
+_US = 1e3
 
 
 @dataclass(slots=True)
@@ -70,11 +70,11 @@ class Record:
         return json.dumps(self.summary(), separators=(",", ":")) + "\n"
 
     def summary(self) -> dict[str, Any]:
-        """One row of the list. Times in ms from the request's first byte."""
+        """One row of the list. Times in µs from the request's first byte."""
         start = self.first_byte_ns or self.accepted_ns
         told = {
             "event": "request",
-            "time": round(self.wall_s, 3),
+            "time_s": round(self.wall_s, 3),
             "id": self.id,
             "listener": self.listener,
             "client": self.client,
@@ -91,10 +91,10 @@ class Record:
             "legs": len(self.legs),
             "hedged": self.hedged,
             "retries": self.retries,
-            "head_ms": since(start, self.head_ns),
-            "decided_ms": since(start, self.decided_ns),
-            "first_byte_ms": since(start, self.answer_ns),
-            "total_ms": since(start, self.ended_ns),
+            "head_us": since(start, self.head_ns),
+            "decided_us": since(start, self.decided_ns),
+            "first_byte_us": since(start, self.answer_ns),
+            "total_us": since(start, self.ended_ns),
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
             "tokens": self.tokens,
@@ -130,7 +130,7 @@ class Record:
             **self.summary(),
             "candidates": [_candidate(*each, self) for each in self.candidates],
             "timeline": [
-                {"at_ms": since(start, at), "what": what, "detail": detail}
+                {"at_us": since(start, at), "what": what, "detail": detail}
                 for at, what, detail in sorted(steps, key=lambda step: step[0])
                 if at
             ],
@@ -159,11 +159,11 @@ def _candidate(name: str, terms: Terms | None, in_flight: int, record: Record) -
         "in_flight": in_flight,
         "terms": shown,
         "legs": len(legs),
-        "ttft_ms": None if token_ns is None else round(token_ns / _MS, 3),
+        "ttft_us": None if token_ns is None else round(token_ns / _US, 1),
         "outcome": legs[-1].outcome if legs else "",
     }
 
 
 def since(start_ns: int, at_ns: int) -> float | None:
-    """Milliseconds from one instant to the other; None if it did not come."""
-    return round((at_ns - start_ns) / _MS, 3) if at_ns else None
+    """Microseconds from one instant to the other; None if it did not come."""
+    return round((at_ns - start_ns) / _US, 1) if at_ns else None

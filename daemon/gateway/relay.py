@@ -153,11 +153,6 @@ class Relay(asyncio.Protocol):
 
     # What the front does
 
-    def retire(self) -> None:
-        """Nothing new is begun; whoever has said nothing is closed."""
-        if not self.record.first_byte_ns:
-            self.close()
-
     def close(self) -> None:
         """Close when everything is written."""
         self._is_ending = True
@@ -174,8 +169,8 @@ class Relay(asyncio.Protocol):
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
-        age_ms = (self._clock() - self.record.accepted_ns) // 1_000_000
-        return {**self.record.summary(), "age_ms": age_ms}
+        age_s = round((self._clock() - self.record.accepted_ns) / _NS, 3)
+        return {**self.record.summary(), "age_s": age_s}
 
     # The decision
 

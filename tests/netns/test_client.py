@@ -13,6 +13,7 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, RawClient, chat, request
 from tests.support.gateway_place import Place, gateway
 from tests.support.netns import wait_for
+from xdp_router.daemon.gateway import front as front_module
 
 HTTP = 'type = "http"'
 
@@ -245,18 +246,24 @@ def test_a_backend_that_stands_still_has_broken_off() -> None:
 
 
 @in_fresh_netns
-def test_when_it_retires_answers_end_with_close() -> None:
-    """What is under way is finished; idle connections are closed; nothing new is taken."""
+def test_when_it_retires_answers_end_with_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way is finished; who was accepted a moment ago is served; the idle end."""
+    monkeypatch.setattr(front_module, "RETIRED_IDLE_NS", 30_000_000)
     with gateway('type = "llm"\nmode = "inline"', {"a": "ttft-ms=100"}) as place:
-        idle, busy = place.connect(), place.connect()
+        front = place.fronts["front"]
+        idle, busy, new = place.connect(), place.connect(), place.connect()
         assert idle.ask(chat(stream=False)).status == 200
         busy.send(chat())
         wait_for(lambda: sum(place.in_flight()) == 1, 5, "it is under way")
-        place.call(place.fronts["front"].retire)
-        assert idle.end() is False
+        place.call(front.retire)
+        answer = new.ask(chat(stream=False))
+        assert (answer.status, answer.head.get("connection")) == (200, "close")
         head = busy.head()
         assert head.get("connection") == "close"
         assert list(busy.events())[-1].data == "[DONE]"
-        assert busy.end() is False
-        busy.close()
-        wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 0, 5, "all have gone")
+        time.sleep(0.04)
+        place.call(front.sweep)
+        for each in (idle, busy, new):
+            assert each.end() is False
+            each.close()
+        wait_for(lambda: place.call(lambda: front.open) == 0, 5, "all have gone")

@@ -65,7 +65,7 @@ def test_nobody_else_is_asked_before_the_delay() -> None:
         told = place.last()
         assert (told["legs"], told["hedged"]) == (2, 1)
         second = [each for each in told["timeline"] if each["what"] == "leg"][1]
-        assert second["at_ms"] >= 50
+        assert second["at_us"] >= 50_000
 
 
 @in_fresh_netns

@@ -27,13 +27,13 @@ def record() -> Record:
 
 
 def test_times_are_from_the_first_byte() -> None:
-    """In milliseconds; what did not happen is not there."""
+    """In microseconds; what did not happen is not there."""
     told = record().summary()
-    assert (told["head_ms"], told["decided_ms"]) == (1.0, 3.0)
-    assert (told["first_byte_ms"], told["total_ms"]) == (78.0, 100.0)
+    assert (told["head_us"], told["decided_us"]) == (1000.0, 3000.0)
+    assert (told["first_byte_us"], told["total_us"]) == (78_000.0, 100_000.0)
     early = Record("r", "llm", "", 10 * MS, 0.0).summary()
-    assert "head_ms" not in early
-    assert "total_ms" not in early
+    assert "head_us" not in early
+    assert "total_us" not in early
     assert since(5, 0) is None
 
 
@@ -56,12 +56,12 @@ def test_everything_is_explained() -> None:
         "in_flight": 3,
         "terms": {"score": 0.912, "ttft": 0.5},
         "legs": 1,
-        "ttft_ms": None,
+        "ttft_us": None,
         "outcome": "lost",
     }
-    assert told["candidates"][1]["ttft_ms"] == 45.0
+    assert told["candidates"][1]["ttft_us"] == 45_000.0
     assert told["candidates"][1]["terms"] is None
-    steps = [(each["at_ms"], each["what"]) for each in told["timeline"]]
+    steps = [(each["at_us"], each["what"]) for each in told["timeline"]]
     assert steps == sorted(steps, key=lambda step: step[0])
     whats = [what for _, what in steps]
     for what in (

@@ -54,25 +54,50 @@ BACKEND = {
     "models": [],
 }
 BACKENDS = [BACKEND, {**BACKEND, "name": "b2", "rtt_us": None, "ttft_us": None, "held_s": 2.5}]
-DECISIONS = [
-    {"worker": 43, "request": "r1", "backend": "b1", "ttft_us": 85_000.0, "reason": ""},
-    {"worker": 43, "request": "r2", "backend": "b2", "hedged": True},
-]
-EXPLAIN = {
+DECISION = {
+    "event": "request",
     "worker": 43,
-    "request": "r1",
-    "model": None,
-    "timeline": [
-        {"at_us": 0.0, "what": "accepted"},
-        {"at_us": 85_000.0, "what": "first token", "backend": "b1", "ttft_us": 84_000.0},
-        "closed",
-    ],
+    "id": "r1",
+    "time_s": 1_790_000_000.5,
+    "listener": "web",
+    "client": "198.18.0.9:4000",
+    "method": "POST",
+    "path": "/v1/completions",
+    "model": "m",
+    "status": 200,
+    "backend": "b1",
+    "mode": "race",
+    "reason": "hedge won",
+    "legs": 2,
+    "first_byte_us": 85_000.0,
+    "total_us": 1_200_000.0,
+    "bytes_out": 12_345,
+    "end": "complete",
 }
+DECISIONS = [
+    DECISION,
+    {"id": "r2", "listener": "tls", "client": "198.18.0.9:4001", "host": "a.example", "status": 0,
+     "legs": 0, "bytes_out": 0, "mode": "inline", "reason": "no route", "end": "no route"},
+]  # fmt: skip
+STREAM = {**DECISION, "age_s": 3.2, "end": None}
+EXPLAIN = {
+    **DECISION,
+    "candidates": [
+        {"backend": "b1", "in_flight": 3, "terms": {"score": 0.9, "ttft": 1.0}, "legs": 1,
+         "ttft_us": 84_000.0, "outcome": "won"},
+        {"backend": "b2", "in_flight": 0, "terms": None, "legs": 0, "ttft_us": None,
+         "outcome": ""},
+    ],
+    "timeline": [
+        {"at_us": -120.0, "what": "accepted", "detail": "connection of 198.18.0.9:4000"},
+        {"at_us": 85_000.0, "what": "first token", "detail": "leg 1 to b1"},
+    ],
+}  # fmt: skip
 ANSWERS: dict[str, Any] = {
     "status": STATUS,
     "listeners": LISTENERS,
     "backends": BACKENDS,
-    "streams": [],
+    "streams": [STREAM],
     "decisions": DECISIONS,
     "explain": EXPLAIN,
     "reload": {"applied": True, "generation": 3, "listeners": 1, "workers": 2},
@@ -153,30 +178,34 @@ def test_listeners_and_backends(gateway: _Gateway) -> None:
     assert two.split()[3:] == ["well,", "asked", "to", "wait", "3", "-", "-"]
 
 
-def test_decisions_and_streams(gateway: _Gateway) -> None:
-    """A column for each key; none is said, too. Limits are handed on."""
-    head, one, two = run(gateway, "decisions", "--limit", "5").stdout.splitlines()
-    assert head.split() == ["WORKER", "REQUEST", "BACKEND", "TTFT", "REASON", "HEDGED"]
-    assert one.split() == ["43", "r1", "b1", "85.0", "ms", "-", "-"]
-    assert two.split() == ["43", "r2", "b2", "-", "-", "yes"]
-    assert run(gateway, "streams").stdout == "nothing is open\n"
+def test_decisions_and_streams(gateway: _Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for, who had it, why, and how long it took. Limits are handed on."""
+    _, one, two = run(gateway, "decisions", "--limit", "5").stdout.splitlines()
+    for words in ("r1", "POST /v1/completions (m)", "race: hedge won", "85.0 ms", "1.2 s"):
+        assert words in one
+    for words in ("r2", "a.example", "no route"):
+        assert words in two
+    _, row = run(gateway, "streams").stdout.splitlines()
+    assert row.split()[-1] == "3s"
     assert [each[1:] for each in gateway.asked] == [
         ("decisions", {"limit": 5}),
         ("streams", {"limit": 100}),
     ]
+    monkeypatch.setitem(ANSWERS, "streams", [])
+    assert run(gateway, "streams").stdout == "no streams\n"
 
 
 def test_explain(gateway: _Gateway) -> None:
-    """What is known, and then each step with its time."""
-    assert run(gateway, "explain", "r1").stdout.splitlines() == [
-        "worker   43",
-        "request  r1",
-        "model    -",
-        "",
-        "      0 µs  accepted",
-        "   85.0 ms  first token: backend b1, ttft 84.0 ms",
-        "            closed",
+    """What is known, who could have had it by which terms, and each step with its time."""
+    said = run(gateway, "explain", "r1").stdout
+    known, candidates, steps = said.split("\n\n")
+    assert "first byte  85.0 ms" in known
+    assert candidates.splitlines()[1].split() == [
+        *("b1", "3", "0.90", "-", "1.00", "-", "-", "-", "1", "84.0", "ms", "won")
     ]
+    assert candidates.splitlines()[2].endswith("not asked")
+    assert [line.split()[:2] for line in steps.splitlines()[1:]] == [["0", "µs"], ["85.0", "ms"]]
+    assert "leg 1 to b1" in steps
     assert gateway.asked[-1][2] == {"request": "r1"}
 
 
