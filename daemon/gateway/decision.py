@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from xdp_router.core.listeners import Listener
 from xdp_router.core.model import Mode
+from xdp_router.gateway.chooser import Order
 from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead
 from xdp_router.gateway.prompt import Prompt
@@ -25,11 +28,11 @@ IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
 """RFC 9110, 9.2: asking twice does no harm."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """``order``: indices of backends, best first. ``request``: the head as it goes to each."""
+    """``order``: of backends. ``request``: the head as it goes to each."""
 
-    order: tuple[int, ...]
+    order: Order
     settings: RaceSettings
     request: bytes
     tenant: Tenant
@@ -57,12 +60,9 @@ def decide(
     if prompt is not None and front.cache is not None:
         blocks = front.cache.blocks_of(prompt.text)
     urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
-    known = front.known(found, blocks)
-    order = front.chooser.order(known, urgency, front.world.draws())
-    record.candidates = [
-        (listener.backends[each.index].name, order.terms.get(each.index), each.in_flight)
-        for each in known
-    ]
+    order = record.order = front.chooser.order(
+        found, partial(front.known, blocks=blocks), urgency, front.world.draws()
+    )
     raced = (
         listener.mode is Mode.RACE
         and not order.control
@@ -78,19 +78,27 @@ def decide(
         extra=() if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
         drop=(b"expect",),
     )
-    width = listener.race.candidates if raced else 1
-    settings = RaceSettings(
-        width=width,
-        hedge_ns=front.hedge_ns(record.model) if width > 1 else 0,
+    replayable = prompt is not None or head.method in IDEMPOTENT
+    hedge_ns = front.hedge_ns(record.model) if raced else 0
+    settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
+    return Decision(order, settings, request, tenant, blocks)
+
+
+def race_settings(
+    listener: Listener, *, raced: bool, inference: bool, replayable: bool, hedge_ns: int
+) -> RaceSettings:
+    """How a request of a listener is asked for. ``inference``: it is one for tokens."""
+    return RaceSettings(
+        width=listener.race.candidates if raced else 1,
+        hedge_ns=hedge_ns,
         retries=listener.race.retries,
         first_token_ns=listener.first_byte_timeout_ns,
         connect_ns=listener.connect_timeout_ns,
         # What an engine cannot do now another one may; else only who says so has not begun.
-        refusals=BUSY | BROKEN if prompt is not None else BUSY - {429},
-        on_head=prompt is None,
-        replayable=prompt is not None or head.method in IDEMPOTENT,
+        refusals=BUSY | BROKEN if inference else BUSY - {429},
+        on_head=not inference,
+        replayable=replayable,
     )
-    return Decision(order.indices, settings, request, tenant, blocks)
 
 
 def why(race: TtftRace, win: Win) -> str:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _UNREACHABLE_NS = 1_000_000_000
 """How long a backend is left alone that could not be connected to."""
+_SWEPT_NS = 2_000_000_000
 _NS = 1e9
 
 
@@ -446,6 +447,8 @@ class Exchange:
     def silent(self, before_ns: int) -> None:
         """Called now and then: an answer that is silent since ``before_ns`` has broken off."""
         delivery, race = self._delivery, self._race
+        if delivery is None and self._timer is None:
+            self.expire()
         if delivery is None or race is None or self._finished or delivery.leg.tunnel:
             return
         if delivery.newest_ns < before_ns and not self._client_waits:
@@ -467,9 +470,11 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
         due_ns = self._race.deadline() if self._race is not None else None
-        if due_ns is not None:
-            after_s = max(0.0, (due_ns - self._clock()) / _NS)
-            self._timer = self._loop.call_later(after_s, self.expire)
+        if due_ns is not None and self._decision is not None:
+            left_ns = due_ns - self._clock()
+            # The sweep looks for what is far away and no hedge: a timer would cost each request.
+            if left_ns < _SWEPT_NS or self._decision.settings.width > 1:
+                self._timer = self._loop.call_later(max(0.0, left_ns / _NS), self.expire)
 
     def _end_legs(self, outcome: str) -> None:
         for leg in self._legs:

@@ -21,6 +21,7 @@ from xdp_router.gateway.chooser import Chooser, Known
 from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
 from xdp_router.gateway.prefix_cache import PrefixCache
+from xdp_router.gateway.race_commands import RaceSettings
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
 
@@ -40,6 +41,7 @@ from .board import (
     Board,
 )
 from .client import Client
+from .decision import race_settings
 from .figures import Figures
 from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, Pool
@@ -49,6 +51,7 @@ from .relay import Relay
 FRESH_NS = 10_000_000_000
 """How long a first-token time or what metrics said is believed."""
 HELD_MOST_NS = 60_000_000_000
+SETTINGS_KEPT = 64
 RETIRED_IDLE_NS = 1_000_000_000
 """How long a connection may be idle when nothing new is taken any more."""
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
@@ -124,6 +127,7 @@ class Front:
         self._extra = [TokenBucket(rate, rate, now_ns) for _ in listener.backends]
         self._sources: Counter[bytes] = Counter()
         self._wanted = _TENANT_HEADERS | self.routes.wants_headers
+        self._settings: dict[tuple[bool, bool, bool, int], RaceSettings] = {}
         self._kept: deque[Record] = deque(maxlen=world.config.decisions_kept or 1)
         self._by_id: dict[str, Record] = {}
 
@@ -259,6 +263,24 @@ class Front:
         fixed = self.listener.race.hedge_ns
         return self._hedges.delay_ns(model) if fixed is None else fixed
 
+    def race_settings(
+        self, raced: bool, inference: bool, replayable: bool, hedge_ns: int
+    ) -> RaceSettings:
+        """How a request is asked for; made once for all that are alike."""
+        key = raced, inference, replayable, hedge_ns
+        found = self._settings.get(key)
+        if found is None:
+            if len(self._settings) >= SETTINGS_KEPT:
+                self._settings.clear()
+            found = self._settings[key] = race_settings(
+                self.listener,
+                raced=raced,
+                inference=inference,
+                replayable=replayable,
+                hedge_ns=hedge_ns,
+            )
+        return found
+
     def hold_off(self, backend: int, until_ns: int) -> None:
         """It is to be left alone."""
         until_ns = min(until_ns, self.world.clock() + HELD_MOST_NS)
@@ -329,6 +351,8 @@ class Front:
 
     def ended(self, record: Record) -> None:
         """A request is over."""
+        if record.order is not None:
+            record.order.settle()
         if len(self._kept) == self._kept.maxlen:
             oldest = self._kept[0]
             if self._by_id.get(oldest.id) is oldest:
@@ -364,7 +388,7 @@ class Front:
             for each in self.connections:
                 if each.exchange is not None and each.exchange.record.id == request:
                     found = each.exchange.record
-        return None if found is None else found.explained()
+        return None if found is None else found.explained(self.listener.backends)
 
     def plain(self) -> totals.Figures:
         """What was counted, and what is open now."""

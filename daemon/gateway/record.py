@@ -7,10 +7,13 @@ A request costs a few dozen bytes of it while it runs; words are made when someb
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from xdp_router.core.listeners import ListenerBackend
 from xdp_router.core.score import Terms
+from xdp_router.gateway.chooser import Order
 
 _US = 1e3
 
@@ -62,7 +65,7 @@ class Record:
     hedged: int = 0
     retries: int = 0
     end: str = ""
-    candidates: list[tuple[str, Terms | None, int]] = field(default_factory=list)
+    order: Order | None = None
     legs: list[LegRecord] = field(default_factory=list)
 
     def line(self) -> str:
@@ -102,7 +105,7 @@ class Record:
         }
         return {key: value for key, value in told.items() if value not in ("", None)}
 
-    def explained(self) -> dict[str, Any]:
+    def explained(self, backends: Sequence[ListenerBackend]) -> dict[str, Any]:
         """Everything: who could have had it, what each leg did when, and what came of it."""
         start = self.first_byte_ns or self.accepted_ns
         steps: list[tuple[int, str, str]] = [
@@ -128,7 +131,10 @@ class Record:
         ]
         return {
             **self.summary(),
-            "candidates": [_candidate(*each, self) for each in self.candidates],
+            "candidates": [
+                _candidate(backends[index].name, terms, in_flight, self)
+                for index, terms, in_flight in self._compared()
+            ],
             "timeline": [
                 {"at_us": since(start, at), "what": what, "detail": detail}
                 for at, what, detail in sorted(steps, key=lambda step: step[0])
@@ -136,24 +142,25 @@ class Record:
             ],
         }
 
+    def _compared(self) -> list[tuple[int, Terms, int]]:
+        return [] if self.order is None else self.order.told()
 
-def _candidate(name: str, terms: Terms | None, in_flight: int, record: Record) -> dict[str, Any]:
+
+def _candidate(name: str, terms: Terms, in_flight: int, record: Record) -> dict[str, Any]:
     legs = [each for each in record.legs if each.backend == name]
     token_ns = next((each.token_ns - each.started_ns for each in legs if each.token_ns), None)
-    shown = None
-    if terms is not None:
-        shown = {
-            key: round(value, 3)
-            for key, value in (
-                ("score", terms.score),
-                ("rtt", terms.rtt),
-                ("ttft", terms.ttft),
-                ("cache", terms.cache),
-                ("queue", terms.queue),
-                ("usage", terms.usage),
-            )
-            if value is not None
-        }  # fmt: skip - one line each would say less
+    shown = {
+        key: round(value, 3)
+        for key, value in (
+            ("score", terms.score),
+            ("rtt", terms.rtt),
+            ("ttft", terms.ttft),
+            ("cache", terms.cache),
+            ("queue", terms.queue),
+            ("usage", terms.usage),
+        )
+        if value is not None
+    }
     return {
         "backend": name,
         "in_flight": in_flight,

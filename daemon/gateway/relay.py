@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from xdp_router.core.model import Mode
@@ -49,7 +50,6 @@ class Relay(asyncio.Protocol):
         "_is_ending",
         "_client_said_all",
         "_backend_said_all",
-        "_order",
     )  # fmt: skip - one line each would say less
 
     def __init__(self, front: Front) -> None:
@@ -65,8 +65,7 @@ class Relay(asyncio.Protocol):
         self._parser = HelloParser()
         self._hello = bytearray()
         self._timer: asyncio.TimerHandle | None = None
-        self._order: tuple[int, ...] = ()
-        self._left: list[int] = []
+        self._left = 0
         self._legs: list[_Backend] = []
         self._is_ending = False
         self._client_said_all = self._backend_said_all = False
@@ -179,26 +178,22 @@ class Relay(asyncio.Protocol):
         name = (hello.server_name or "").rstrip(".").lower()
         record.host, record.head_ns = name, self._clock()
         record.route, found = front.routes.find(name, "", {}, None)
-        known = front.known(found, ())
-        order = front.chooser.order(known, 1.0, front.world.draws())
-        backends = front.listener.backends
-        record.candidates = [
-            (backends[each.index].name, order.terms.get(each.index), each.in_flight)
-            for each in known
-        ]
+        order = record.order = front.chooser.order(
+            found, partial(front.known, blocks=()), 1.0, front.world.draws()
+        )
         raced = front.listener.mode is Mode.RACE and not order.control
         record.mode = "control" if order.control else front.listener.mode.name.lower()
         record.decided_ns = self._clock()
-        self._order = order.indices
-        self._left = list(order.indices[: 1 + front.listener.race.retries + raced])
+        self._left = min(len(order), 1 + front.listener.race.retries + raced)
         for _ in range(front.listener.race.candidates if raced else 1):
             self._ask()
 
     def _ask(self) -> None:
         """Connect to the next candidate, if there is one."""
-        if not self._left:
+        order, asked = self.record.order, len(self.record.legs)
+        if order is None or asked >= self._left:
             return
-        index = self._left.pop(0)
+        index = order[asked]
         front = self._front
         told = LegRecord(front.listener.backends[index].name, self._clock())
         self.record.legs.append(told)
@@ -238,7 +233,7 @@ class Relay(asyncio.Protocol):
         self._front.figures.count("failed_legs", self._front.listener.name, leg.told.backend)
         if self.backend is not None or self._is_ending:
             return
-        if self._left:
+        if len(self.record.legs) < self._left:
             self.record.retries += 1
             self._ask()
         elif not self._legs:

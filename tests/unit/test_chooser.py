@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.listeners import listener
-from xdp_router.gateway.chooser import Chooser, Known
+from xdp_router.gateway.chooser import Chooser, Known, Order
 
 MS = 1_000_000
 RNG = random.Random(7)
@@ -20,9 +21,24 @@ def draws() -> tuple[float, float, float]:
     return RNG.random(), RNG.random(), RNG.random()
 
 
+def order(chooser: Chooser, known: list[Known], urgency: float = 1.0) -> Order:
+    """Of these, by what is known of them."""
+    by_index = {each.index: each for each in known}
+
+    def look(wanted: Sequence[int]) -> list[Known]:
+        return [by_index[each] for each in wanted]
+
+    return chooser.order([each.index for each in known], look, urgency, draws())
+
+
+def indices(found: Order) -> tuple[int, ...]:
+    """All of it."""
+    return tuple(found[place] for place in range(len(found)))
+
+
 def firsts(chooser: Chooser, known: list[Known], count: int = 600) -> Counter[int]:
     """Who comes first, how often."""
-    return Counter(chooser.order(known, 1.0, draws()).indices[0] for _ in range(count))
+    return Counter(order(chooser, known).first for _ in range(count))
 
 
 def test_a_race_asks_the_best_first() -> None:
@@ -34,10 +50,10 @@ def test_a_race_asks_the_best_first() -> None:
         Known(2, 1, 2, ttft_ns=40 * MS),
     ]
     assert set(firsts(chooser, known)) == {1}
-    order = chooser.order(known, 1.0, draws())
-    assert sorted(order.indices) == [0, 1, 2]
-    assert order.terms[1].ttft == 1.0
-    assert order.terms[1].cache == 0.9
+    found = order(chooser, known)
+    assert sorted(indices(found)) == [0, 1, 2]
+    (terms,) = [of for index, of, _ in found.told() if index == 1]
+    assert (terms.ttft, terms.cache) == (1.0, 0.9)
 
 
 def test_equals_take_turns() -> None:
@@ -59,9 +75,9 @@ def test_who_is_not_available_comes_last(mode: str, policy: str) -> None:
         Known(2, 1, 9, rtt_ns=9 * MS, ttft_ns=9 * MS),
     ]
     for _ in range(100):
-        assert chooser.order(known, 1.0, draws()).indices[-1] == 0
+        assert indices(order(chooser, known))[-1] == 0
     nobody = [Known(each, 1, 0, available=False) for each in range(3)]
-    assert sorted(chooser.order(nobody, 1.0, draws()).indices) == [0, 1, 2]
+    assert sorted(indices(order(chooser, nobody))) == [0, 1, 2]
 
 
 def test_snapshot_shares_by_weight_and_score() -> None:
@@ -95,8 +111,8 @@ def test_hcl_leaves_the_busy_alone() -> None:
         Known(2, 1, 2, ttft_ns=20 * MS),
     ]
     for _ in range(50):
-        chooser.order(known, 1.0, draws())
-    assert chooser.order(known, 1.0, draws()).indices == (2, 1, 0)
+        order(chooser, known)
+    assert indices(order(chooser, known)) == (2, 1, 0)
 
 
 def test_urgent_requests_weigh_latency_more() -> None:
@@ -104,19 +120,19 @@ def test_urgent_requests_weigh_latency_more() -> None:
     keys = "[listener.score]\nrtt = 0\nttft = 0.3\ncache = 0.7\nqueue = 0\n"
     chooser = Chooser(listener(keys, kind="llm"))
     known = [Known(0, 1, 0, ttft_ns=10 * MS, cache=0.0), Known(1, 1, 0, ttft_ns=40 * MS, cache=0.9)]
-    assert chooser.order(known, 1.0, draws()).indices[0] == 1
-    assert chooser.order(known, 9.0, draws()).indices[0] == 0
+    assert order(chooser, known).first == 1
+    assert order(chooser, known, 9.0).first == 0
 
 
 def test_the_control_arm_goes_in_turn() -> None:
     """Its share is what was asked for, and everybody who is available is in it alike."""
     chooser = Chooser(listener("control_arm = 50"))
     known = [Known(0, 1, 0, rtt_ns=MS), Known(1, 1, 0, rtt_ns=99 * MS), Known(2, 1, 0, rtt_ns=MS)]
-    orders = [chooser.order(known, 1.0, draws()) for _ in range(1200)]
-    control = Counter(each.indices[0] for each in orders if each.control)
+    orders = [order(chooser, known) for _ in range(1200)]
+    control = Counter(each.first for each in orders if each.control)
     assert 0.42 < control.total() / 1200 < 0.58
     assert max(control.values()) - min(control.values()) <= 1
-    assert all(each.indices[0] != 1 for each in orders if not each.control)
+    assert all(each.first != 1 for each in orders if not each.control)
 
 
 def test_noise_of_round_trips_is_none_of_tokens() -> None:
@@ -124,3 +140,26 @@ def test_noise_of_round_trips_is_none_of_tokens() -> None:
     known = [Known(0, 1, 0, rtt_ns=100_000), Known(1, 1, 0, rtt_ns=1_500_000)]
     assert set(firsts(Chooser(listener(kind="llm")), known)) == {0, 1}
     assert set(firsts(Chooser(listener(kind="http")), known)) == {0}
+
+
+def test_others_are_looked_at_when_they_are_needed() -> None:
+    """Inline compares two; whoever comes after them is judged by what is known at that time."""
+    looked: list[tuple[int, ...]] = []
+
+    def look(wanted: Sequence[int]) -> list[Known]:
+        looked.append(tuple(wanted))
+        return [Known(each, 1, 0) for each in wanted]
+
+    found = Chooser(listener('mode = "inline"')).order((0, 1, 2), look, 1.0, draws())
+    assert len(looked) == 1
+    assert len(looked[0]) == 2
+    assert len(found.told()) == 2
+    assert found[1] != found.first
+    assert sorted(looked[1]) == sorted({0, 1, 2} - {found.first})
+    assert sorted(indices(found)) == [0, 1, 2]
+    found.settle()
+    assert found[2] in (0, 1, 2)
+    unasked = Chooser(listener('mode = "inline"')).order((0, 1, 2), look, 1.0, draws())
+    unasked.settle()
+    with pytest.raises(IndexError, match="settled"):
+        unasked[1]

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 
-from xdp_router.core.score import Terms
+from tests.support.listeners import listener
 from xdp_router.daemon.gateway.record import LegRecord, Record, since
+from xdp_router.gateway.chooser import Chooser, Known
 
 MS = 1_000_000
+LISTENER = listener()
 
 
 def record() -> Record:
@@ -18,7 +20,10 @@ def record() -> Record:
     told.decided_ns, told.answer_ns, told.ended_ns = 15 * MS, 90 * MS, 112 * MS
     told.method, told.path, told.status, told.mode = "POST", "/v1/completions", 200, "race"
     told.backend, told.reason, told.end, told.hedged = "b", "hedge won", "complete", 1
-    told.candidates = [("a", Terms(0.91234, ttft=0.5), 3), ("b", None, 0)]
+    known = [Known(0, 1, 3, ttft_ns=40 * MS), Known(1, 1, 1, ttft_ns=20 * MS)]
+    told.order = Chooser(LISTENER).order(
+        (0, 1), lambda wanted: [known[each] for each in wanted], 1.0, (0.0, 0.0, 0.0)
+    )
     told.legs = [
         LegRecord("a", 15 * MS, reused=True, ready_ns=15 * MS, ended_ns=90 * MS, outcome="lost"),
         LegRecord("b", 45 * MS, False, 46 * MS, 50 * MS, 90 * MS, 112 * MS, 200, 0, "won"),
@@ -50,17 +55,17 @@ def test_a_line_is_one_line_of_json() -> None:
 
 def test_everything_is_explained() -> None:
     """Who could have had it, by which terms; each leg's steps in the order of time."""
-    told = record().explained()
+    told = record().explained(LISTENER.backends)
     assert told["candidates"][0] == {
         "backend": "a",
         "in_flight": 3,
-        "terms": {"score": 0.912, "ttft": 0.5},
+        "terms": {"score": 0.25, "ttft": 0.5, "queue": 0.0},
         "legs": 1,
         "ttft_us": None,
         "outcome": "lost",
     }
     assert told["candidates"][1]["ttft_us"] == 45_000.0
-    assert told["candidates"][1]["terms"] is None
+    assert told["candidates"][1]["terms"]["ttft"] == 1.0
     steps = [(each["at_us"], each["what"]) for each in told["timeline"]]
     assert steps == sorted(steps, key=lambda step: step[0])
     whats = [what for _, what in steps]

@@ -12,7 +12,7 @@ the busy ones alone and takes the quickest of the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdp_router.core.listeners import Listener, ListenerKind, Policy
@@ -30,7 +30,7 @@ NOISE_NS = {
 is nothing beside the time to a first token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Known:
     """One candidate. ``available``: whether it is well, and has not asked to be left alone."""
 
@@ -50,13 +50,68 @@ class Known:
         return (self.in_flight + self.waiting) / self.weight
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Candidates, the first one first, and the terms of each (by index) that decided."""
+Look = Callable[[Sequence[int]], list[Known]]
+"""What is known of these backends at the moment of the call."""
 
-    indices: tuple[int, ...]
-    terms: dict[int, Terms]
-    control: bool = False
+
+class Order:
+    """The candidates of one request, best first; those that are not available come last.
+
+    ``first`` is there at once. The others are put in order when one of them is asked for, by what
+    is known then: most requests never need them. ``known``: those that were looked at for the
+    first one. ``control``: the request is of the control arm.
+    """
+
+    __slots__ = (
+        "first",
+        "known",
+        "control",
+        "_chooser",
+        "_candidates",
+        "_look",
+        "_rest",
+        "_urgency",
+    )
+
+    def __init__(
+        self,
+        chooser: Chooser,
+        candidates: Sequence[int],
+        look: Look,
+        urgency: float,
+        draws: tuple[float, float, float],
+    ) -> None:
+        self._chooser = chooser
+        self._candidates = candidates
+        self._look: Look | None = look
+        self._urgency = urgency
+        self._rest: list[int] | None = None
+        self.control, self.first, self.known = chooser.pick(candidates, look, urgency, draws)
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def __getitem__(self, place: int) -> int:
+        """Index of a backend. Raises IndexError beyond the last one, and after ``settle``."""
+        if not place:
+            return self.first
+        if self._rest is None:
+            if self._look is None:
+                raise IndexError(f"place {place} of an order that is settled")
+            others = [each for each in self._candidates if each != self.first]
+            self._rest = self._chooser.ranked(self._look(others), self._urgency)
+        return self._rest[place - 1]
+
+    def settle(self) -> None:
+        """Nobody else is asked any more; ``told`` stays."""
+        self._look = None
+
+    def told(self) -> list[tuple[int, Terms, int]]:
+        """Of each that was looked at first: index, the terms of its score, requests in flight."""
+        terms = self._chooser.terms(self.known, self._urgency)
+        return [
+            (each.index, of, each.in_flight) for each, of in zip(self.known, terms, strict=True)
+        ]
 
 
 class Chooser:
@@ -72,55 +127,66 @@ class Chooser:
         self._in_flight = InFlightWindow()
 
     def order(
-        self, candidates: Sequence[Known], urgency: float, draws: tuple[float, float, float]
+        self,
+        candidates: Sequence[int],
+        look: Look,
+        urgency: float,
+        draws: tuple[float, float, float],
     ) -> Order:
-        """All candidates, best first; those that are not available come last.
+        """All of ``candidates``, of which there is one at least.
 
         ``urgency``: how much more the terms of latency count. ``draws``: random numbers from 0
         to 1, below 1.
         """
-        terms = scores(
-            [
-                Measured(each.rtt_ns, each.ttft_ns, each.cache, each.load, each.usage)
-                for each in candidates
-            ],
-            _urgent(self._weights, urgency),
-            self._noise_ns,
-        )
-        by_index = {each.index: term for each, term in zip(candidates, terms, strict=True)}
+        return Order(self, candidates, look, urgency, draws)
+
+    def pick(
+        self,
+        candidates: Sequence[int],
+        look: Look,
+        urgency: float,
+        draws: tuple[float, float, float],
+    ) -> tuple[bool, int, list[Known]]:
+        """Whether it is of the control arm, who comes first, and who was looked at for that."""
         if self._arm and draws[2] * 100 < self._arm:
-            return Order(self._in_turn(candidates), by_index, control=True)
-        ranked = self._ranked(candidates, by_index, draws[2])
-        first = self._first(candidates, by_index, draws)
-        if first is not None:
-            ranked = [first, *(each for each in ranked if each != first)]
-        return Order(tuple(ranked), by_index)
-
-    def _in_turn(self, candidates: Sequence[Known]) -> tuple[int, ...]:
-        self._turn += 1
-        usable = [each.index for each in candidates if each.available]
-        others = [each.index for each in candidates if not each.available]
-        at = self._turn % len(usable) if usable else 0
-        return (*usable[at:], *usable[:at], *others)
-
-    def _ranked(
-        self, candidates: Sequence[Known], terms: dict[int, Terms], draw: float
-    ) -> list[int]:
+            known = look(candidates)
+            usable = [each.index for each in known if each.available] or list(candidates)
+            self._turn += 1
+            return True, usable[self._turn % len(usable)], known
+        if self._mode is Mode.INLINE and len(candidates) > 1:
+            one = int(draws[0] * len(candidates))
+            other = int(draws[1] * (len(candidates) - 1))
+            other += other >= one
+            known = look((candidates[one], candidates[other]))
+            usable_two = [each for each in known if each.available]
+            if usable_two:
+                return False, min(usable_two, key=_cost).index, known
+        turned = int(draws[2] * len(candidates))
         # Equals in another order each time: the first of the file would get all otherwise.
-        turned = math.floor(draw * len(candidates))
-        shuffled = [*candidates[turned:], *candidates[:turned]]
-        if self._policy is Policy.HCL:
-            loads = [Load(math.ceil(each.load), _latency(each) or None) for each in shuffled]
-            self._in_flight.note(loads)
-            ranked = [shuffled[at] for at in hcl(loads, self._hot_line(loads))]
-            return [each.index for each in sorted(ranked, key=lambda each: not each.available)]
-        return [
-            each.index
-            for each in sorted(
-                shuffled,
-                key=lambda each: (not each.available, -terms[each.index].score, each.load),
-            )
+        known = look([*candidates[turned:], *candidates[:turned]])
+        if self._mode is Mode.SNAPSHOT and self._policy is Policy.SCORE:
+            return False, self._by_chance(known, urgency, draws[0]), known
+        return False, self.ranked(known, urgency)[0], known
+
+    def terms(self, known: Sequence[Known], urgency: float) -> list[Terms]:
+        """What each one's score is made of, among these."""
+        measured = [
+            Measured(each.rtt_ns, each.ttft_ns, each.cache, each.load, each.usage) for each in known
         ]
+        return scores(measured, _urgent(self._weights, urgency), self._noise_ns)
+
+    def ranked(self, known: Sequence[Known], urgency: float) -> list[int]:
+        """By the policy; equals as they are."""
+        if self._policy is Policy.HCL:
+            loads = [Load(math.ceil(each.load), _latency(each) or None) for each in known]
+            self._in_flight.note(loads)
+            found = [known[at] for at in hcl(loads, self._hot_line(loads))]
+            return [each.index for each in sorted(found, key=lambda each: not each.available)]
+        keyed = [
+            (not each.available, -of.score, each.load, place)
+            for place, (each, of) in enumerate(zip(known, self.terms(known, urgency), strict=True))
+        ]
+        return [known[each[3]].index for each in sorted(keyed)]
 
     def _hot_line(self, loads: Sequence[Load]) -> int | None:
         """Of few candidates one that is always busy is itself the quantile of what was seen: more
@@ -129,31 +195,16 @@ class Chooser:
         usual = sorted(each.in_flight for each in loads)[(len(loads) - 1) // 2]
         return None if line is None else min(line, 2 * usual + 2)
 
-    def _first(
-        self,
-        candidates: Sequence[Known],
-        terms: dict[int, Terms],
-        draws: tuple[float, float, float],
-    ) -> int | None:
-        usable = [each for each in candidates if each.available]
-        if len(usable) < 2 or self._mode is Mode.RACE:
-            return None
-        if self._mode is Mode.SNAPSHOT and self._policy is Policy.SCORE:
-            shares = pick_weights(
-                [terms[each.index] for each in usable], [each.weight for each in usable]
-            )
-            at = draws[0] * sum(shares)
-            for each, share in zip(usable, shares, strict=True):
-                at -= share
-                if at < 0:
-                    return each.index
-            return usable[-1].index
-        if self._mode is Mode.INLINE:
-            one = math.floor(draws[0] * len(usable))
-            other = math.floor(draws[1] * (len(usable) - 1))
-            other += other >= one
-            return min(usable[one], usable[other], key=_cost).index
-        return None
+    def _by_chance(self, known: Sequence[Known], urgency: float, draw: float) -> int:
+        """In proportion to weight and squared score."""
+        usable = [each for each in known if each.available] or known
+        shares = pick_weights(self.terms(usable, urgency), [each.weight for each in usable])
+        at = draw * sum(shares)
+        for each, share in zip(usable, shares, strict=True):
+            at -= share
+            if at < 0:
+                return each.index
+        return usable[-1].index
 
 
 def _cost(each: Known) -> tuple[float, float]:
