@@ -109,6 +109,20 @@ class Board:
         words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN + HELD_UNTIL
         return max((words[at + slot * _SLOT_WORDS] for slot in range(words[0])), default=0)
 
+    def look(self, row: int, newer_than_ns: int) -> tuple[int, int | None, int]:
+        """What all workers say of a backend, in one go: ``in_flight``, ``ttft_ns`` if it is newer
+        than that, ``held_until_ns``."""
+        words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN
+        in_flight, ttft_ns, newest_ns, held_ns = 0, None, newer_than_ns, 0
+        for _ in range(words[0]):
+            in_flight += words[at]
+            if words[at + TTFT_AT] > newest_ns:
+                newest_ns, ttft_ns = words[at + TTFT_AT], words[at + TTFT]
+            if words[at + HELD_UNTIL] > held_ns:
+                held_ns = words[at + HELD_UNTIL]
+            at += _SLOT_WORDS
+        return in_flight, ttft_ns, held_ns
+
     def clear_slot(self, slot: int) -> None:
         """A worker has ended, however it did: what it had is no more."""
         begin = self._at(slot, 0)

@@ -15,7 +15,7 @@ from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
 from .exchange import Exchange
-from .leg import set_up
+from .wire import Wire
 
 if TYPE_CHECKING:
     from .front import Front
@@ -41,6 +41,7 @@ class Client(asyncio.Protocol):
         "_loop",
         "_clock",
         "_transport",
+        "_wire",
         "_reader",
         "_buffer",
         "_first_ns",
@@ -63,6 +64,7 @@ class Client(asyncio.Protocol):
         self._loop = front.world.loop
         self._clock = front.world.clock
         self._transport: asyncio.Transport | None = None
+        self._wire: Wire | None = None
         self._reader = HeadReader(front.head_limits)
         self._buffer = bytearray()
         self._first_ns = 0
@@ -78,7 +80,7 @@ class Client(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.peer_host = peer[0].encode()
         self.peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
-        set_up(self._transport)
+        self._wire = Wire(self._transport, is_tls=self.is_tls)
         if not self._front.admit(self):
             self._is_ending = True
             self._transport.abort()
@@ -104,7 +106,7 @@ class Client(asyncio.Protocol):
     def eof_received(self) -> bool:
         exchange = self.exchange
         if exchange is not None and exchange.is_tunnel:
-            exchange.tunnel_eof()
+            exchange.tunnel(b"")
             return True
         if exchange is not None:
             # As nginx has it: whoever has closed its side does not wait for an answer.
@@ -135,8 +137,8 @@ class Client(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Bytes of an answer."""
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._wire is not None and self._transport is not None:
+            self._wire.write(data)
 
     def pause(self) -> None:
         """Read nothing until ``resume``."""

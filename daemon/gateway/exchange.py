@@ -129,15 +129,13 @@ class Exchange:
         return self.record.answer_ns > 0
 
     def tunnel(self, data: bytes) -> None:
-        """Bytes of the client's, in a protocol that is not ours."""
+        """Bytes of the client's, in a protocol that is not ours; none: it has nothing more."""
         assert self._delivery is not None
         self.record.bytes_in += len(data)
-        self._delivery.leg.write(data)
-
-    def tunnel_eof(self) -> None:
-        """The client has nothing more to say in that protocol."""
-        assert self._delivery is not None
-        self._delivery.leg.write_eof()
+        if data:
+            self._delivery.leg.write(data)
+        else:
+            self._delivery.leg.write_eof()
 
     def abandon(self, reason: str) -> None:
         """Nobody waits for the answer, or the gateway has to end it here."""
@@ -181,15 +179,11 @@ class Exchange:
             leg.write(piece)
         # If an answer is there already, the rest is read and goes nowhere.
         if self._body.is_much:
-            if is_open:
-                self._forget_body()
+            if is_open and self._race is not None:
+                self._body.forget()
+                self._race.freeze()
             else:
                 self.client.pause()  # until there is a connection that takes it
-
-    def _forget_body(self) -> None:
-        self._body.forget()
-        if self._race is not None:
-            self._race.freeze()
 
     # What the race says
 
@@ -209,22 +203,23 @@ class Exchange:
                 self._break_off(each)
 
     def _start(self, start: StartLeg) -> None:
-        front, index = self._front, self._index(start.candidate)
-        backend = front.listener.backends[index]
-        told = LegRecord(backend.name, self._clock())
-        self.record.legs.append(told)
-        front.world.board.add_own(front.row(index), IN_FLIGHT, 1)
-        front.figures.count("legs", front.listener.name, backend.name)
+        front, index, decision = self._front, self._index(start.candidate), self._decision
+        assert decision is not None
+        now_ns = self._clock()
+        replayable = decision.settings.replayable
+        leg = front.leg(index, self, start.leg, fresh=start.fresh, replayable=replayable)
+        if leg.reused:
+            self._send(leg)  # before anything is noted of it
+        backend = front.listener.backends[index].name
+        self.record.legs.append(LegRecord(backend, now_ns, leg.reused))
+        self._legs.append(leg)
+        front.world.board.add_own(leg.row, IN_FLIGHT, 1)
+        front.figures.count("legs", front.listener.name, backend)
         if start.hedge:
             self.record.hedged += 1
-            front.figures.count("hedges", front.listener.name, backend.name)
-        assert self._decision is not None
-        replayable = self._decision.settings.replayable
-        leg = front.leg(index, self, start.leg, fresh=start.fresh, replayable=replayable)
-        self._legs.append(leg)
-        told.reused = leg.reused
+            front.figures.count("hedges", front.listener.name, backend)
         if leg.reused:
-            self.leg_ready(leg)
+            self._sent(leg)
 
     def _cancel(self, cancel: CancelLeg) -> None:
         leg = self._legs[cancel.leg]
@@ -274,22 +269,22 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        now_ns = self._clock()
-        told = record.legs[win.leg]
-        record.backend, record.status = told.backend, answer.head.status
-        record.retries, record.reason = race.retries, why(race, win)
-        record.answer_ns = now_ns
-        if not win.refused and answer.head.status < 500:
-            took_ns = now_ns - told.started_ns
-            self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
         extra: list[tuple[bytes, bytes]] = []
         if answer.head.get(b"x-request-id") is None:
             extra.append((b"X-Request-ID", record.id.encode()))
+        now_ns = self._clock()
+        record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns
         delivery.begin(
             answer, close=not self._keeps_client(answer.head), extra=extra, version=version
         )
+        told = record.legs[win.leg]
+        record.backend, record.status = told.backend, answer.head.status
+        record.retries, record.reason = race.retries, why(race, win)
+        if not win.refused and answer.head.status < 500:
+            took_ns = now_ns - told.started_ns
+            self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
         if leg.tunnel:
             self.client.begin_tunnel()
         if self._client_waits:
@@ -325,16 +320,22 @@ class Exchange:
 
     def leg_ready(self, leg: Leg) -> None:
         """Its connection is there: the request goes out."""
-        race = self._race
-        assert race is not None
-        now_ns = self._clock()
-        self.record.legs[leg.number].ready_ns = now_ns
-        self._obey(race.leg_connected(leg.number, now_ns))
+        self._send(leg)
+        self._sent(leg)
+
+    def _send(self, leg: Leg) -> None:
         assert self._decision is not None
         request = self._decision.request + self._body.kept
         leg.send(request, self.head.method, upgrade=self.head.upgrade is not None)
+
+    def _sent(self, leg: Leg) -> None:
+        race, now_ns = self._race, self._clock()
+        assert race is not None
+        self.record.legs[leg.number].ready_ns = now_ns
+        self._obey(race.leg_connected(leg.number, now_ns))
         if self._body.is_much:
-            self._forget_body()
+            self._body.forget()
+            race.freeze()
         self.client.resume()
 
     def leg_head(self, leg: Leg, head: ResponseHead) -> None:

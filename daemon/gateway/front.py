@@ -121,6 +121,12 @@ class Front:
         self.retired = False
         self.connections: set[Any] = set()
         self._hedges = HedgeDelay(listener.race.hedge_quantile)
+        self._weights = [each.weight for each in listener.backends]
+        self._rtt_fresh_ns = (
+            listener.snapshot_age_ns
+            if listener.mode is Mode.SNAPSHOT
+            else max(listener.snapshot_age_ns, FRESH_NS)
+        )
         self._rows = [world.rows[str(each.address)] for each in listener.backends]
         now_ns = world.clock()
         rate = max(1, listener.race.extra_legs // world.config.workers)
@@ -227,31 +233,23 @@ class Front:
     def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
         """What is known of each at this moment."""
         board, now_ns = self.world.board, self.world.clock()
-        fresh_ns = now_ns - FRESH_NS
-        rtt_ns = now_ns - max(self.listener.snapshot_age_ns, FRESH_NS)
-        if self.listener.mode is Mode.SNAPSHOT:
-            rtt_ns = now_ns - self.listener.snapshot_age_ns
+        fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
         out = []
         for index in backends:
             row = self._rows[index]
-            told = board.common(row, TOLD_AT) > fresh_ns
-            is_fresh = board.common(row, RTT_AT) > rtt_ns
-            hit = None
+            in_flight, ttft_ns, held_ns = board.look(row, fresh_ns)
+            known = Known(index, self._weights[index], in_flight if in_flight > 0 else 0)
+            known.ttft_ns = ttft_ns
+            known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
+            if board.common(row, RTT_AT) > rtt_ns:
+                known.rtt_ns = board.common(row, RTT) or None
+            if board.common(row, TOLD_AT) > fresh_ns:
+                known.cache = board.common(row, CACHE) * _THOUSANDTHS
+                known.usage = board.common(row, USAGE) * _THOUSANDTHS
+                known.waiting = board.common(row, QUEUE) * _THOUSANDTHS
             if blocks and self.cache is not None:
-                hit = self.cache.hit(index, blocks)
-            out.append(
-                Known(
-                    index,
-                    self.listener.backends[index].weight,
-                    max(0, board.in_flight(row)),
-                    board.common(row, RTT) or None if is_fresh else None,
-                    board.ttft_ns(row, fresh_ns),
-                    hit if hit is not None or not told else board.common(row, CACHE) * _THOUSANDTHS,
-                    board.common(row, USAGE) * _THOUSANDTHS if told else None,
-                    board.common(row, QUEUE) * _THOUSANDTHS if told else 0.0,
-                    board.common(row, STATE) != ILL and board.held_until_ns(row) <= now_ns,
-                )
-            )
+                known.cache = self.cache.hit(index, blocks)
+            out.append(known)
         return out
 
     def may_have_leg(self, backend: int, now_ns: int) -> bool:

@@ -8,7 +8,6 @@ moment; nothing is decided.
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Protocol, cast
 
 from xdp_router.core.listeners import SocketAddress
@@ -16,8 +15,8 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import Framing, HeadLimits, HeadReader, ResponseHead
 
-WRITE_HIGH = 64 << 10
-"""Bytes that wait for a peer before its other side is read no more."""
+from .wire import Wire
+
 _HEAD_LIMITS = HeadLimits(head_bytes=64 << 10)
 _BAD_GATEWAY = 502
 
@@ -52,6 +51,7 @@ class Leg(asyncio.Protocol):
         "address",
         "row",
         "transport",
+        "_wire",
         "user",
         "reused",
         "number",
@@ -72,6 +72,7 @@ class Leg(asyncio.Protocol):
         self.address = address
         self.row = row
         self.transport: asyncio.Transport | None = None
+        self._wire: Wire | None = None
         self.user: LegUser | None = user
         self.number = number
         """Of the leg in its user's request."""
@@ -95,12 +96,12 @@ class Leg(asyncio.Protocol):
         self._method, self._upgrade = method, upgrade
         self.body = self.head = None
         self._answered = False
-        self.transport.write(request)
+        self.write(request)
 
     def write(self, data: bytes) -> None:
         """More of the request's body, or of a tunnel."""
-        assert self.transport is not None
-        self.transport.write(data)
+        if self._wire is not None and self.transport is not None:
+            self._wire.write(data)
 
     def write_eof(self) -> None:
         """Nothing more comes of a tunnel's other side."""
@@ -143,7 +144,7 @@ class Leg(asyncio.Protocol):
         if self.user is None:  # it was given up while it was made
             self.transport.abort()
             return
-        set_up(self.transport)
+        self._wire = Wire(self.transport)
         self.user.leg_ready(self)
 
     def data_received(self, data: bytes) -> None:
@@ -229,14 +230,6 @@ class Leg(asyncio.Protocol):
             self.transport.abort()
         if user is not None:
             user.leg_lost(self, reason, not self._answered)
-
-
-def set_up(transport: asyncio.Transport) -> None:
-    """Have small writes leave at once, and large ones wait for the reader."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    transport.set_write_buffer_limits(high=WRITE_HIGH)
 
 
 def _words_of(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser, alert_record
 
 from .board import IN_FLIGHT
-from .leg import set_up
 from .record import LegRecord, Record
+from .wire import Wire
 
 if TYPE_CHECKING:
     from .front import Front
@@ -42,6 +42,7 @@ class Relay(asyncio.Protocol):
         "_loop",
         "_clock",
         "_transport",
+        "_wire",
         "_parser",
         "_hello",
         "_timer",
@@ -62,6 +63,7 @@ class Relay(asyncio.Protocol):
         self._loop = front.world.loop
         self._clock = front.world.clock
         self._transport: asyncio.Transport | None = None
+        self._wire: Wire | None = None
         self._parser = HelloParser()
         self._hello = bytearray()
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +86,7 @@ class Relay(asyncio.Protocol):
         self.peer_host = peer[0].encode()
         self.peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
         self.record.client, self.record.accepted_ns = self.peer, self.accepted_ns
-        set_up(self._transport)
+        self._wire = Wire(self._transport)
         if not self._front.admit(self):
             self._is_ending = True
             self._transport.abort()
@@ -242,8 +244,8 @@ class Relay(asyncio.Protocol):
     def received(self, data: bytes) -> None:
         """Bytes of the backend's."""
         self.record.bytes_out += len(data)
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._wire is not None and self._transport is not None:
+            self._wire.write(data)
 
     def backend_eof(self) -> None:
         """The backend has nothing more to say; the client may have."""
@@ -316,7 +318,7 @@ class Relay(asyncio.Protocol):
 class _Backend(asyncio.Protocol):
     """One candidate's side."""
 
-    __slots__ = ("index", "told", "task", "_relay", "_transport")
+    __slots__ = ("index", "told", "task", "_relay", "_transport", "_wire")
 
     def __init__(self, relay: Relay, index: int, told: LegRecord) -> None:
         self.index = index
@@ -324,6 +326,7 @@ class _Backend(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None
         self._relay: Relay | None = relay
         self._transport: asyncio.Transport | None = None
+        self._wire: Wire | None = None
 
     async def connect(self, timeout_s: float) -> None:
         """Until it is connected, or cannot be."""
@@ -356,8 +359,8 @@ class _Backend(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Bytes of the client's."""
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._wire is not None and self._transport is not None:
+            self._wire.write(data)
 
     def write_eof(self) -> None:
         """The client has nothing more to say."""
@@ -390,7 +393,7 @@ class _Backend(asyncio.Protocol):
         if self._relay is None:
             self._transport.abort()
             return
-        set_up(self._transport)
+        self._wire = Wire(self._transport)
         self._relay.connected(self)
 
     def data_received(self, data: bytes) -> None:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes to a connection at once, and through its transport only what the socket does not take.
+
+uvloop keeps what is written until the end of its turn: whatever is noted of a request meanwhile
+would be between the first token and its reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+WRITE_HIGH = 64 << 10
+"""Bytes that wait for a peer before its other side is read no more."""
+
+
+class Wire:
+    """Of one transport, whose writes all go through here. ``fd`` -1: it is encrypted."""
+
+    __slots__ = ("transport", "_fd")
+
+    def __init__(self, transport: asyncio.Transport, *, is_tls: bool = False) -> None:
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        self._fd = -1
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not is_tls:
+                self._fd = sock.fileno()
+        transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    def write(self, data: bytes) -> None:
+        """All of it, in order, now or when the socket takes it."""
+        transport = self.transport
+        if self._fd >= 0 and not transport.get_write_buffer_size():
+            # A transport that is closing has let go of its descriptor, or is about to.
+            if transport.is_closing():
+                return
+            try:
+                sent = os.write(self._fd, data)
+            except OSError:  # it is full, or gone: the transport knows what to do
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        transport.write(data)
