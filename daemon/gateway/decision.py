@@ -51,6 +51,7 @@ def decide(
     headers = front.headers_of(head)
     model = prompt.model if prompt is not None else headers.get("x-model-name")
     record.model = model or ""
+    record.is_inference = prompt is not None
     record.route, found = front.routes.find(
         head.server_name, head.path.decode("latin-1"), headers, model or None
     )

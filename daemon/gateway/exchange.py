@@ -229,7 +229,7 @@ class Exchange:
             )
             told = self.record.legs[cancel.leg]
             if cancel.reason is Reason.LOST and told.ready_ns:
-                self._front.note_lost(self._backend_of(leg), self._clock() - told.started_ns)
+                self._front.note_lost(self._backend_of(leg), self.record, told)
             self._let_go(leg, cancel.reason.value)
             leg.abort()
 

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from xdp_router.core.listeners import GatewayConfig, Listener, ListenerKind
@@ -45,7 +46,7 @@ from .decision import race_settings
 from .figures import Figures
 from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, Pool
-from .record import Record
+from .record import LegRecord, Record
 from .relay import Relay
 
 FRESH_NS = 10_000_000_000
@@ -298,25 +299,40 @@ class Front:
             self.world.board,
             self._rows[backend],
         )
+        since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
+        self.figures.time("ttfb", since_ns, self.listener.name, name)
+        if not self._is_told_by(record):
+            return
         before = board.own(row, TTFT)
         board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
         board.set_own(row, TTFT_AT, now_ns)
-        since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
-        self.figures.time("ttfb", since_ns, self.listener.name, name)
         if self.listener.kind is ListenerKind.LLM:
             self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         # What the first leg took, or would have taken at least.
         self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
 
-    def note_lost(self, backend: int, lasted_ns: int) -> None:
+    def _is_told_by(self, record: Record) -> bool:
+        """Whether how long it takes is a time by which backends are compared.
+
+        Of an engine that is a token's alone: a list of models comes at once from a busy one, too,
+        and so does an error.
+        """
+        return self.listener.kind is not ListenerKind.LLM or (
+            record.is_inference and record.status < HTTPStatus.MULTIPLE_CHOICES
+        )
+
+    def note_lost(self, backend: int, record: Record, leg: LegRecord) -> None:
         """A leg was given up that had no first byte by then: it takes that long, or longer.
 
         Who never wins would count as one of whom nothing is known, and be asked first.
         """
-        board, row = self.world.board, self._rows[backend]
+        if not self._is_told_by(record):
+            return
+        board, row, now_ns = self.world.board, self._rows[backend], self.world.clock()
+        lasted_ns = now_ns - leg.started_ns
         if board.own(row, TTFT) < lasted_ns:
             board.set_own(row, TTFT, lasted_ns)
-            board.set_own(row, TTFT_AT, self.world.clock())
+            board.set_own(row, TTFT_AT, now_ns)
 
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""

@@ -65,6 +65,7 @@ class Record:
     hedged: int = 0
     retries: int = 0
     end: str = ""
+    is_inference: bool = False
     order: Order | None = None
     legs: list[LegRecord] = field(default_factory=list)
 

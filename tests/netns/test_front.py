@@ -95,6 +95,29 @@ def test_figures_of_a_stream() -> None:
 
 
 @in_fresh_netns
+def test_only_tokens_tell_how_quick_an_engine_is() -> None:
+    """A list of models, or an error, comes at once from a busy one, too: neither is a first token,
+    and neither shortens the delay of hedges."""
+    with gateway('type = "llm"', {"a": "ttft-ms=40,tokens=1"}) as place:
+        front, board = place.fronts["front"], place.board
+        with place.connect() as client:
+            for _ in range(20):
+                assert client.ask(request("GET", "/v1/models")).status == 200
+            assert client.ask(chat("status=400", stream=False)).status == 400
+        place.settled()
+        assert place.call(lambda: board.look(0, 0)[1]) is None
+        assert not counted(place, "ttft_seconds")
+        (_, ttfb), *_ = counted(place, "ttfb_seconds")
+        assert isinstance(ttfb, dict)
+        assert sum(ttfb["counts"]) == 21
+        assert place.call(lambda: front.hedge_ns("")) == 10**9  # as of one that nothing is known of
+        with place.connect() as client:
+            client.ask(chat(stream=False))
+        place.settled()
+        assert place.call(lambda: board.look(0, 0)[1] or 0) >= 40_000_000
+
+
+@in_fresh_netns
 def test_a_thousand_streams_at_a_time() -> None:
     """Slow readers among them: memory stays bounded, everybody else gets all of it in time."""
     much = "tokens=200,token-bytes=2000,gap-ms=1"

@@ -135,6 +135,16 @@ def test_the_control_arm_goes_in_turn() -> None:
     assert all(each.first != 1 for each in orders if not each.control)
 
 
+def test_equals_take_turns_beside_a_control_arm() -> None:
+    """What chance has sent to the arm does not leave the others with a part of it only."""
+    known = [Known(each, 1, 0) for each in range(3)]
+    for keys in ("control_arm = 50", 'control_arm = 50\npolicy = "hcl"'):
+        chooser = Chooser(listener(keys))
+        orders = [order(chooser, known) for _ in range(1200)]
+        found = Counter(each.first for each in orders if not each.control)
+        assert all(found[each] > 120 for each in range(3)), (keys, found)
+
+
 def test_noise_of_round_trips_is_none_of_tokens() -> None:
     """A millisecond of way decides nothing where tokens take tens of them."""
     known = [Known(0, 1, 0, rtt_ns=100_000), Known(1, 1, 0, rtt_ns=1_500_000)]

@@ -148,7 +148,8 @@ class Chooser:
         draws: tuple[float, float, float],
     ) -> tuple[bool, int, list[Known]]:
         """Whether it is of the control arm, who comes first, and who was looked at for that."""
-        if self._arm and draws[2] * 100 < self._arm:
+        turn = draws[2]
+        if self._arm and turn * 100 < self._arm:
             known = look(candidates)
             usable = [each.index for each in known if each.available] or list(candidates)
             self._turn += 1
@@ -161,7 +162,9 @@ class Chooser:
             usable_two = [each for each in known if each.available]
             if usable_two:
                 return False, min(usable_two, key=_cost).index, known
-        turned = int(draws[2] * len(candidates))
+        if self._arm:  # what is left of the draw, from 0 on again
+            turn = (turn * 100 - self._arm) / (100 - self._arm)
+        turned = int(turn * len(candidates))
         # Equals in another order each time: the first of the file would get all otherwise.
         known = look([*candidates[turned:], *candidates[:turned]])
         if self._mode is Mode.SNAPSHOT and self._policy is Policy.SCORE:
