@@ -20,12 +20,35 @@ def gain_line(service: Mapping[str, Any]) -> str:
         return f"{head} nothing to compare yet"
     arms = view["arms"]
     told = f"{head} first byte p99 {arms['control']['p99_ms']:g} ms, with the mode "
-    told += f"{arms['mode']['p99_ms']:g} ms; {_difference(gain['estimate'])}"
     flows = f"of {arms['mode']['count']} and {arms['control']['count']} flows"
+    return f"{told}{arms['mode']['p99_ms']:g} ms; {_gained(gain, control['confidence'], flows)}"
+
+
+def arm_lines(view: Mapping[str, Any]) -> list[str]:
+    """Of a listener of the gateway: a line for each quantile."""
+    arms, mode = view["arms"], view["mode"]
+    head = f"{view['listener']}: control arm, {view['percent']} % of requests by turns"
+    lines = []
+    for name, found in view["gain"].items():
+        if found is None:
+            return [f"{head}: nothing to compare yet"]
+        flows = f"of {arms['mode']['count']} and {arms['control']['count']} requests"
+        lines.append(
+            f"  {view['measured']} {name} {arms['control'][f'{name}_ms']:g} ms, with {mode} "
+            f"{arms['mode'][f'{name}_ms']:g} ms; "
+            f"{_gained(found['gain_ms'], view['confidence'], flows)}"
+        )
+    return [head, *lines]
+
+
+def _gained(gain: Mapping[str, float | None], share: float, flows: str) -> str:
+    """The difference, how sure that is, and of how many."""
+    estimate = gain["estimate"] or 0.0
+    told = _difference(estimate)
     if gain["low"] is None or gain["high"] is None:
         return f"{told} ({flows}: too few to say how sure that is)"
-    confidence = round(100 * control["confidence"])
-    return f"{told} ({confidence} %: {_span(gain['low'], gain['high'], gain['estimate'])}, {flows})"
+    span = _span(gain["low"], gain["high"], estimate)
+    return f"{told} ({round(100 * share)} %: {span}, {flows})"
 
 
 def _difference(gain_ms: float) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .output import stdout
-from .tables import count, fraction, micros, pairs, rtt, seconds, show_rows
+from .render_gain import arm_lines
+from .render_score import scrape_line, told_words
+from .tables import count, fraction, micros, pairs, percent, rtt, seconds, show_rows
 
 Row = Mapping[str, Any]
 
@@ -36,6 +38,10 @@ def status(data: Row) -> None:
         ),
         "no workers",
     )
+    for each in data.get("control_arms", ()):
+        print(file=stdout())
+        for line in arm_lines(each):
+            print(line, file=stdout())
 
 
 def listeners(rows: Sequence[Row]) -> None:
@@ -58,9 +64,14 @@ def listeners(rows: Sequence[Row]) -> None:
 
 
 def backends(rows: Sequence[Row]) -> None:
-    """One line each."""
+    """One line each; below the table what others say of them."""
+    told = any(each.get("others") is not None for each in rows)
     show_rows(
-        ("LISTENER", "BACKEND", "ADDRESS", "STATE", "IN FLIGHT", "RTT", "TTFT"),
+        (
+            *("LISTENER", "BACKEND", "ADDRESS", "STATE", "IN FLIGHT"),
+            *(["OTHERS"] if told else []),
+            *("RTT", "TTFT"),
+        ),
         (
             (
                 each["listener"],
@@ -68,6 +79,7 @@ def backends(rows: Sequence[Row]) -> None:
                 each["address"],
                 f"{each['state']}, asked to wait" if each["held_s"] else each["state"],
                 each["in_flight"],
+                *([count(each["others"])] if told else []),
                 rtt(each["rtt_us"]),
                 rtt(each["ttft_us"]),
             )
@@ -75,6 +87,37 @@ def backends(rows: Sequence[Row]) -> None:
         ),
         "no backends",
     )
+    for row in rows:
+        for line in (_told_line(row), scrape_line(row), _cache_line(row)):
+            if line:
+                print(line, file=stdout())
+
+
+def _told_line(row: Row) -> str:
+    told = [
+        f"{told_words(name, each['value'])} ({each['source']}, {seconds(each['age_s'])} ago"
+        f"{'' if each['counts'] else ': too old to count'})"
+        for name, each in (row.get("told") or {}).items()
+    ]
+    return f"{row['name']}: {', '.join(told)}" if told else ""
+
+
+def _cache_line(row: Row) -> str:
+    shares = row.get("prefix_cache")
+    if not shares or None in shares.values():
+        return ""
+    return (
+        f"{row['name']}: {percent(shares['predicted'])} of prompts were thought to be in its "
+        f"prefix cache, {percent(shares['measured'])} were by its own count"
+    )
+
+
+def pushed(data: Row) -> None:
+    """What was told, and for how long that holds."""
+    told = ", ".join(told_words(name, value) for name, value in data["told"].items())
+    name = data["backend"]
+    address = "" if name == data["address"] else f" ({data['address']})"
+    print(f"{name}{address}: {told}, for {seconds(data['holds_s'])}", file=stdout())
 
 
 def streams(data: Sequence[Row]) -> None:

@@ -79,7 +79,7 @@ from .probe_numbers import ProbeNumbers
 from .reconfiguration import Reconfiguration
 from .reply_paths import ReplyPaths
 from .retirement import Retirement
-from .scraper import Scraper
+from .scraper import of_router as scraper_of
 from .service_watch import ServiceWatch
 from .shares import SharesKeeper
 from .signals import Signals, go_on, held
@@ -358,7 +358,7 @@ class Router:
         undo.callback(self.executor.close)
         maps = self.state.maps
         self.figures = Figures(self.config, maps, self.plane.maps, self.decisions, self.executor)
-        self.scraper = Scraper(self)
+        self.scraper = scraper_of(self)
         ring_fd = self.plane.maps["first_packet_events"]
         ring = self._ring = RingBuffer(ring_fd, bpf.map_info(ring_fd).max_entries)
         undo.callback(ring.close)

@@ -7,16 +7,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.model import Service
-from xdp_router.measure.experiment import CONFIDENCE, Interval
+from xdp_router.measure.experiment import CONFIDENCE
 from xdp_router.measure.field import fppl_share, probe_overhead, retention
 from xdp_router.measure.histogram import Histogram
 
+from .gain_view import gain_view, in_ms
 from .latencies import ArmFigures
 
 if TYPE_CHECKING:
     from .app import Router
-
-_NS_PER_MS = 1e6
 
 
 def p99_ns(figures: ArmFigures, now_ns: int) -> int | None:
@@ -46,15 +45,12 @@ def first_byte_view(router: Router, service: Service) -> dict[str, Any]:
             "percent": service.control_arm,
             "by": service.control_arm_by.name.lower(),
             "confidence": CONFIDENCE,
-            "gain_p99_ms": None if found is None else _interval(found.difference),
-            "p99_ratio": None
-            if found is None
-            else {
-                "estimate": _rounded(found.ratio),
-                "low": _rounded(found.ratio_low),
-                "high": _rounded(found.ratio_high),
-            },
+            "gain_p99_ms": None,
+            "p99_ratio": None,
         }
+        if found is not None:
+            told = gain_view(found)
+            view["control_arm"].update(gain_p99_ms=told["gain_ms"], p99_ratio=told["ratio"])
     return view
 
 
@@ -66,25 +62,9 @@ def _arm(figures: ArmFigures, now_ns: int) -> dict[str, Any]:
         "sampled": figures.sampled,
         "silent": figures.silent,
         "count": newest.count,
-        "p50_ms": _ms(newest.quantile(0.5)) if newest.count else None,
-        "p99_ms": _ms(newest.quantile(0.99)) if newest.count else None,
+        "p50_ms": in_ms(newest.quantile(0.5)) if newest.count else None,
+        "p99_ms": in_ms(newest.quantile(0.99)) if newest.count else None,
     }
-
-
-def _interval(value: Interval) -> dict[str, float | None]:
-    return {
-        "estimate": _ms(value.estimate),
-        "low": None if value.low is None else _ms(value.low),
-        "high": None if value.high is None else _ms(value.high),
-    }
-
-
-def _ms(nanoseconds: int) -> float:
-    return round(nanoseconds / _NS_PER_MS, 3)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
 
 
 def retention_of(counters: dict[str, int]) -> float | None:

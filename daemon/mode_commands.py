@@ -13,6 +13,7 @@ from xdp_router.core.config_mode import MODES
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.model import Backend, Service
 
+from .pushed import read_pushed
 from .reconfiguration import edit_of
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 """Names that a message lists."""
-_PUSHED: dict[str, tuple[str, float, float, float]] = {
-    "ttft_ms": ("ttft_ns", 1e6, 0.0, 3_600_000.0),
-    "cache_hit": ("cache", 1.0, 0.0, 1.0),
-    "queue": ("queue", 1.0, 0.0, 1e9),
-    "cache_usage": ("usage", 1.0, 0.0, 1.0),
-}
-"""By argument: what the score calls it, its unit, the least and the most that it may be."""
-
 _Named = TypeVar("_Named", Service, Backend)
 
 
@@ -73,13 +66,7 @@ class ModeCommands:
         ``cache_hit``, ``cache_usage``."""
         self._index()
         backend = _find(self._backends, args.get("backend"), "backend")
-        unknown = sorted(set(args) - {"backend", *_PUSHED})
-        if unknown:
-            raise CommandError(f"{unknown[0]}: expected one of {', '.join(_PUSHED)}")
-        told = {name: _number(name, args[name]) for name in _PUSHED if args.get(name) is not None}
-        if not told:
-            raise CommandError(f"nothing is told of {backend.name}: expected {', '.join(_PUSHED)}")
-        values = {_PUSHED[name][0]: value * _PUSHED[name][1] for name, value in told.items()}
+        told, values = read_pushed(args, backend.name)
         roster = self._router.engine.roster
         roster.tell(backend, values, time.monotonic_ns())
         self._router.loop.obey(())  # it may want to be woken sooner now
@@ -108,10 +95,3 @@ def _find(known: Mapping[str, _Named], name: object, what: str) -> _Named:
         names = ", ".join(list(known)[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
         raise CommandError(f"there is no {what} {name!r}; there are: {names}")
     return found
-
-
-def _number(name: str, value: object) -> float:
-    _, _, least, most = _PUSHED[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise CommandError(f"{name}: found {value!r}, expected a number from {least:g} to {most:g}")
-    return float(value)

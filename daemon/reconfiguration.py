@@ -290,7 +290,7 @@ class Reconfiguration:
         router.number(config, retired)
         router.service_watch.change(config.services, settings)
         router.shares.change(settings.event_rate)
-        router.scraper.change(config)
+        router.scraper.change(config.services)
         router.ager.change(settings)
         router.heartbeat.change(settings.heartbeat_stale_ns)
         router.loop.change(settings.heartbeat_interval_ns)

@@ -39,8 +39,8 @@ def score_view(router: Router, backend: Backend) -> dict[str, Any]:
         "score": round(scored.score, 4) if scored else None,
         "terms": _terms(scored) if scored else None,
         "told": {
-            _NAMES[name]: {
-                "value": _shown(name, each.value),
+            INPUT_NAMES[name]: {
+                "value": shown_input(name, each.value),
                 "age_s": round((now_ns - each.told_ns) / 1e9, 3),
                 "source": each.source,
             }
@@ -66,11 +66,11 @@ def snapshot_view(decision: Decision, name_of: Callable[[int], str]) -> dict[str
                 "score": round(each.score, 4),
                 "terms": _terms(each),
                 "rtt_us": None if each.rtt_ns is None else round(each.rtt_ns / _NS_PER_US, 1),
-                "ttft_ms": None if each.ttft_ns is None else _shown("ttft_ns", each.ttft_ns),
+                "ttft_ms": None if each.ttft_ns is None else shown_input("ttft_ns", each.ttft_ns),
                 "cache_hit": each.cache,
                 "queue": each.queue,
                 "cache_usage": each.usage,
-                "sources": {_NAMES[name]: source for name, source in each.sources},
+                "sources": {INPUT_NAMES[name]: source for name, source in each.sources},
             }
             for each in snapshot.scored
         ],
@@ -131,10 +131,12 @@ def _terms(scored: Scored) -> dict[str, float | None]:
     return {name: None if value is None else round(value, 4) for name, value in terms.items()}
 
 
-_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue", "usage": "cache_usage"}
+INPUT_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue", "usage": "cache_usage"}
+"""What scores call an input, and what whoever looks or tells calls it."""
 
 
-def _shown(name: str, value: float) -> float:
+def shown_input(name: str, value: float) -> float:
+    """In the unit in which it is told."""
     return round(value / _NS_PER_MS, 3) if name == "ttft_ns" else value
 
 
@@ -150,7 +152,8 @@ def told_now(
         for name, each in roster.inputs.told(backend.id).items():
             if now_ns - each.told_ns < age_ns:
                 value = each.value / 1e9 if name == "ttft_ns" else each.value
-                yield labels, _METRIC_NAMES[name], value, each.source
+                yield labels, METRIC_NAMES[name], value, each.source
 
 
-_METRIC_NAMES = {**_NAMES, "ttft_ns": "ttft_seconds"}
+METRIC_NAMES = {**INPUT_NAMES, "ttft_ns": "ttft_seconds"}
+"""The same in metrics, in base units."""

@@ -6,19 +6,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from xdp_router.adapters.http_client import HttpError, fetch
 from xdp_router.core.address import format_endpoint
-from xdp_router.core.config import RouterConfig
 from xdp_router.core.config_scrape import KEYS
-from xdp_router.core.model import Endpoint
+from xdp_router.core.model import Endpoint, Service
 from xdp_router.core.score_inputs import SCRAPE
 from xdp_router.core.scrape import Request, Said, Samples, Scrapes, ScrapeState
 from xdp_router.measure.metrics_page import MetricsPage, PageError
+
+from .tasks import Tasks
 
 if TYPE_CHECKING:
     from .app import Router
@@ -31,29 +32,38 @@ Fetch = Callable[[Endpoint, str, Callable[[bytes], None], float], Awaitable[None
 
 
 class Scraper:
-    """Of one router; asks from ``run`` on, by ``fetch``."""
+    """Asks from ``run`` on, by ``fetch``, in ``tasks``.
 
-    def __init__(self, router: Router, fetch: Fetch = fetch) -> None:
-        self._router = router
+    ``take`` gets what was said. ``reached``: whether there is a way to a backend, by its id.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        take: Callable[[Sequence[Said]], object],
+        reached: Callable[[int], bool] = lambda _: True,
+        fetch: Fetch = fetch,
+    ) -> None:
+        self._tasks = tasks
+        self._take = take
+        self._reached = reached
         self._fetch = fetch
         self._reading = asyncio.Lock()
         self._scrapes = Scrapes(random.Random().randrange)
         self._wake = asyncio.Event()
-        self.change(router.config)
 
-    def change(self, config: RouterConfig) -> None:
-        """Ask for the backends of this configuration from now on."""
-        self._scrapes.change(config.services, time.monotonic_ns())
+    def change(self, services: Iterable[Service]) -> None:
+        """Ask for the backends of these from now on."""
+        self._scrapes.change(services, time.monotonic_ns())
         self._wake.set()
 
     async def run(self) -> None:
         """Ask whoever is due, until cancelled."""
-        router = self._router
         while True:
             self._wake.clear()
             now_ns = time.monotonic_ns()
-            for request in self._scrapes.due(now_ns, router.engine.backends.is_reached):
-                router.tasks.spawn(self._ask(request), "scrape")
+            for request in self._scrapes.due(now_ns, self._reached):
+                self._tasks.spawn(self._ask(request), "scrape")
             at_ns = self._scrapes.deadline()
             wait_s = None if at_ns is None else max(at_ns - time.monotonic_ns(), 0) / _NS
             try:
@@ -78,7 +88,7 @@ class Scraper:
             self._scrapes.failed(request, "the router gave it up")
             raise
         else:
-            self._take(request, *answer)
+            self._tell(request, *answer)
         finally:
             self._wake.set()
 
@@ -91,17 +101,14 @@ class Scraper:
                 await asyncio.sleep(0)
         return page.samples
 
-    def _take(self, request: Request, said: Sequence[Said], news: bool, why: str) -> None:
+    def _tell(self, request: Request, said: Sequence[Said], news: bool, why: str) -> None:
         if news:
             if why:
                 _tell_failure(request, why)
             else:
                 _log.info("scrape_works_again", url=_url(request))
-        router = self._router
-        for each in said:
-            router.engine.roster.tell(each.backend, each.values, time.monotonic_ns(), SCRAPE)
         if said:
-            router.loop.obey(())  # it may want to be woken sooner now
+            self._take(said)
 
     # For those who look
 
@@ -126,6 +133,19 @@ class Scraper:
             "took_ms": round(state.took_ns / 1e6, 3) if state.took_ns else None,
             "missing": [_KEY_OF[name] for name in state.missing],
         }
+
+
+def of_router(router: Router, fetch: Fetch = fetch) -> Scraper:
+    """That of a router, whose scores get to know what was said."""
+
+    def take(said: Sequence[Said]) -> None:
+        for each in said:
+            router.engine.roster.tell(each.backend, each.values, time.monotonic_ns(), SCRAPE)
+        router.loop.obey(())  # it may want to be woken sooner now
+
+    scraper = Scraper(router.tasks, take, router.engine.backends.is_reached, fetch)
+    scraper.change(router.config.services)
+    return scraper
 
 
 def _url(request: Request) -> str:

@@ -11,6 +11,7 @@ from xdp_router.adapters.control import DEFAULT_GATEWAY_CONTROL_PATH, NoDaemon
 from xdp_router.cli import render, render_gateway
 
 from .context import Context, json_option, pass_context
+from .push import inputs, told
 
 
 @click.group()
@@ -64,6 +65,20 @@ def backends(context: Context, as_json: bool) -> None:
     """List the backends: how they are, how fast, how much they have to do."""
     data = _ask(context, "backends")
     render.json_out(data) if as_json else render_gateway.backends(data)
+
+
+@gateway.command()
+@click.argument("backend")
+@inputs
+@json_option
+@pass_context
+def push(context: Context, /, backend: str, as_json: bool, **given: float | None) -> None:
+    """Tell how BACKEND is doing, for its score: a name, or an address with its port.
+
+    It holds for the time that [listener.score] says (age): tell it again before.
+    """
+    data = _ask(context, "push", backend=backend, **told(given))
+    render.json_out(data) if as_json else render_gateway.pushed(data)
 
 
 _limit = click.option(

@@ -21,10 +21,12 @@ ROWS: Final = 4_096
 SLOTS: Final = 128
 """Workers at a time, those included that only finish what they have."""
 
-RTT, RTT_AT, STATE, QUEUE, USAGE, CACHE, TOLD_AT = range(7)
+RTT, RTT_AT, STATE, TOLD_AT, QUEUE, _, USAGE, _, CACHE, _, TOLD_TTFT, _ = range(12)
 """What the supervisor says: a round trip and when it was measured, how the backend is, and what
-its metrics said (in thousandths) and when."""
-_COMMON: Final = 8
+others say of it: requests there that are not ours, how full its cache is, its hit rate (all three
+in thousandths) and a first-token time. The word behind each of these is when it was told;
+``TOLD_AT``: when anything was."""
+_COMMON: Final = 16
 IN_FLIGHT, TTFT, TTFT_AT, HELD_UNTIL = range(4)
 """What a worker says: its requests there, its recent first-token time and when it was seen, and
 until when the backend has asked to be left alone."""
@@ -36,7 +38,7 @@ _HEAD: Final = _PIDS + SLOTS
 _WORDS: Final = _HEAD + ROWS * _COMMON + SLOTS * _SLOT_WORDS
 
 
-LAYOUT: Final = (1, ROWS, SLOTS, _HEAD, _COMMON, _OWN)
+LAYOUT: Final = (2, ROWS, SLOTS, _HEAD, _COMMON, _OWN)
 """Who has the same can share the memory; the first number changes with the words' meaning."""
 
 
@@ -76,6 +78,17 @@ class Board:
     def say(self, row: int, word: int, value: int) -> None:
         """The supervisor's word of a backend."""
         self._words[_HEAD + row * _COMMON + word] = value
+
+    def told(self, row: int, word: int, newer_than_ns: int) -> int | None:
+        """What others say of a backend (from ``QUEUE`` on), if that is not too long ago."""
+        at = _HEAD + row * _COMMON + word
+        return self._words[at] if self._words[at + 1] > newer_than_ns else None
+
+    def tell(self, row: int, word: int, value: int, now_ns: int) -> None:
+        """The supervisor's word of what others say."""
+        at = _HEAD + row * _COMMON
+        self._words[at + word] = value
+        self._words[at + word + 1] = self._words[at + TOLD_AT] = now_ns
 
     def own(self, row: int, word: int) -> int:
         """What this worker says of a backend."""

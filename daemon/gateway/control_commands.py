@@ -40,7 +40,11 @@ class ControlCommands:
             "decisions": self._decisions,
             "explain": self._explain,
         }
-        self.changing: dict[str, Handler] = {"reload": self._reload, "drain": self._drain}
+        self.changing: dict[str, Handler] = {
+            "reload": self._reload,
+            "drain": self._drain,
+            "push": self._push,
+        }
 
     async def _status(self, _args: Mapping[str, Any]) -> dict[str, Any]:
         supervisor = self._supervisor
@@ -68,6 +72,9 @@ class ControlCommands:
             "connections": sum(each.open for each in supervisor.workers),
             "generation": supervisor.generation,
             "workers": workers,
+            "control_arms": [
+                supervisor.hearsay.arms.view(each) for each in config.listeners if each.control_arm
+            ],
         }
 
     def _listeners(self, _args: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -86,9 +93,16 @@ class ControlCommands:
         ]
 
     def _backends(self, _args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        self._require_started()
+        return self._backend_rows(time.monotonic_ns())
+
+    def _require_started(self) -> None:
         if self._supervisor.state == "starting":
             raise CommandError("the gateway is starting: try again in a moment")
-        return self._backend_rows(time.monotonic_ns())
+
+    def _push(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self._require_started()
+        return self._supervisor.hearsay.push(args)
 
     def _backend_rows(self, now_ns: int) -> Iterator[dict[str, Any]]:
         for listener in self._supervisor.config.listeners:
@@ -112,6 +126,7 @@ class ControlCommands:
             "held_s": round(held_ns / 1e9, 3) if held_ns > 0 else 0.0,
             "weight": backend.weight,
             "models": list(backend.models),
+            **self._supervisor.hearsay.view(listener, backend),
         }
 
     async def _streams(self, args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

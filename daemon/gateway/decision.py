@@ -30,13 +30,15 @@ IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
 
 @dataclass(slots=True)
 class Decision:
-    """``order``: of backends. ``request``: the head as it goes to each."""
+    """``order``: of backends. ``request``: the head as it goes to each. ``blocks``: of the
+    prompt."""
 
     order: Order
     settings: RaceSettings
     request: bytes
     tenant: Tenant
     blocks: tuple[int, ...]
+    prompt_bytes: int
 
 
 def decide(
@@ -82,7 +84,8 @@ def decide(
     replayable = prompt is not None or head.method in IDEMPOTENT
     hedge_ns = front.hedge_ns(record.model) if raced else 0
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
-    return Decision(order, settings, request, tenant, blocks)
+    prompt_bytes = len(prompt.text) if prompt is not None else 0
+    return Decision(order, settings, request, tenant, blocks, prompt_bytes)
 
 
 def race_settings(

@@ -214,7 +214,7 @@ class Exchange:
         self.record.legs.append(LegRecord(backend, now_ns, leg.reused))
         self._legs.append(leg)
         front.world.board.add_own(leg.row, IN_FLIGHT, 1)
-        front.figures.count("legs", front.listener.name, backend)
+        front.note_leg(index, decision)
         if start.hedge:
             self.record.hedged += 1
             front.figures.count("hedges", front.listener.name, backend)

@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,12 +21,14 @@ from xdp_router.core.ratelimit import TokenBucket
 from xdp_router.gateway.chooser import Chooser, Known
 from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
-from xdp_router.gateway.prefix_cache import PrefixCache
+from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
 from xdp_router.gateway.race_commands import RaceSettings
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
+from xdp_router.measure.histogram import Histogram
 
 from . import totals
+from .arms import ARM_TIMES
 from .board import (
     CACHE,
     HELD_UNTIL,
@@ -36,13 +38,14 @@ from .board import (
     RTT_AT,
     STATE,
     TOLD_AT,
+    TOLD_TTFT,
     TTFT,
     TTFT_AT,
     USAGE,
     Board,
 )
 from .client import Client
-from .decision import race_settings
+from .decision import Decision, race_settings
 from .figures import Figures
 from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, Pool
@@ -50,7 +53,7 @@ from .record import LegRecord, Record
 from .relay import Relay
 
 FRESH_NS = 10_000_000_000
-"""How long a first-token time or what metrics said is believed."""
+"""How long a first-token time is believed."""
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
 RETIRED_IDLE_NS = 1_000_000_000
@@ -121,6 +124,7 @@ class Front:
         )
         self.retired = False
         self.connections: set[Any] = set()
+        self._arms: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._hedges = HedgeDelay(listener.race.hedge_quantile)
         self._weights = [each.weight for each in listener.backends]
         self._rtt_fresh_ns = (
@@ -235,6 +239,7 @@ class Front:
         """What is known of each at this moment."""
         board, now_ns = self.world.board, self.world.clock()
         fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
+        told_ns = now_ns - self.listener.told_age_ns
         out = []
         for index in backends:
             row = self._rows[index]
@@ -244,14 +249,22 @@ class Front:
             known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
             if board.common(row, RTT_AT) > rtt_ns:
                 known.rtt_ns = board.common(row, RTT) or None
-            if board.common(row, TOLD_AT) > fresh_ns:
-                known.cache = board.common(row, CACHE) * _THOUSANDTHS
-                known.usage = board.common(row, USAGE) * _THOUSANDTHS
-                known.waiting = board.common(row, QUEUE) * _THOUSANDTHS
+            if board.common(row, TOLD_AT) > told_ns:
+                self._hear(known, row, told_ns)
             if blocks and self.cache is not None:
                 known.cache = self.cache.hit(index, blocks)
             out.append(known)
         return out
+
+    def _hear(self, known: Known, row: int, told_ns: int) -> None:
+        """What others say; of a first-token time what was seen here counts before that."""
+        board = self.world.board
+        cache, usage = board.told(row, CACHE, told_ns), board.told(row, USAGE, told_ns)
+        known.cache = None if cache is None else cache * _THOUSANDTHS
+        known.usage = None if usage is None else usage * _THOUSANDTHS
+        known.waiting = (board.told(row, QUEUE, told_ns) or 0) * _THOUSANDTHS
+        if known.ttft_ns is None:
+            known.ttft_ns = board.told(row, TOLD_TTFT, told_ns)
 
     def may_have_leg(self, backend: int, now_ns: int) -> bool:
         """Whether it may get one beside another; if so, that is counted."""
@@ -292,6 +305,15 @@ class Front:
         if self.cache is not None:
             self.cache.credit(backend, blocks)
 
+    def note_leg(self, backend: int, decision: Decision) -> None:
+        """It is asked; how much of the prompt it is thought to have is kept for comparison."""
+        labels = self.listener.name, self.listener.backends[backend].name
+        self.figures.count("legs", *labels)
+        if self.cache is not None and decision.prompt_bytes:
+            there = self.cache.hit(backend, decision.blocks) * len(decision.blocks)
+            self.figures.count("prompt_bytes", *labels, by=decision.prompt_bytes)
+            self.figures.count("predicted_bytes", *labels, by=round(there) * BLOCK_BYTES)
+
     def note_first_byte(self, backend: int, record: Record, took_ns: int, now_ns: int) -> None:
         """How long a winner took to its first token, or to its head."""
         name, board, row = (
@@ -308,6 +330,9 @@ class Front:
         board.set_own(row, TTFT_AT, now_ns)
         if self.listener.kind is ListenerKind.LLM:
             self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        if self.listener.control_arm:
+            self.figures.time("arm_first", since_ns, self.listener.name, record.mode)
+            self._arms[record.mode].add(since_ns)
         # What the first leg took, or would have taken at least.
         self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
 
@@ -412,6 +437,9 @@ class Front:
             **self.figures.plain(),
             "connections": [[name, len(self.connections)]],
             "streams": [[name, busy]],
+            ARM_TIMES: [
+                [[*name, arm], totals.spread_of(times)] for arm, times in self._arms.items()
+            ],
         }
 
 

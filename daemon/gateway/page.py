@@ -18,6 +18,7 @@ from xdp_router.measure.exposition import CONTENT_TYPE, Sample, pieces
 from xdp_router.measure.histogram import Buckets
 
 from .board import RTT, RTT_AT, STATE, UNKNOWN, WELL
+from .page_told import told_figures
 from .totals import Figures
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class FiguresPage:
         board, config = supervisor.board, supervisor.config
         found = {str(each.address) for one in config.listeners for each in one.backends}
         for address in sorted(found):
-            row = supervisor.rows.all[address]
+            row = supervisor.rows.all.get(address)
+            if row is None:
+                continue  # there are no workers yet
             state = board.common(row, STATE)
             if state != UNKNOWN:
                 figures["backend_state"].append(((address,), int(state == WELL)))
@@ -92,7 +95,7 @@ class FiguresPage:
                 rtt_s = board.common(row, RTT) / _NS
                 figures["backend_rtt_seconds"].append(((address,), rtt_s))
             figures["backend_in_flight"].append(((address,), board.in_flight(row)))
-        return figures
+        return {**figures, **told_figures(config, supervisor.hearsay)}
 
 
 def _value(value: Any) -> float | Buckets:

@@ -40,6 +40,7 @@ from .certificates import check_certificates
 from .control_commands import ControlCommands
 from .generation import Document, Generation, Means
 from .handover import HandoverServer, Legacy, Succession
+from .hearsay import WANTED, Hearsay
 from .listening import ListeningSockets
 from .page import PASSING, FiguresPage
 from .prober import Prober
@@ -164,6 +165,7 @@ class Supervisor:
         self.prober = Prober(self.board)
         undo.push_async_callback(self.prober.close)
         self.prober.follow(self.config, self.rows.all)
+        self.hearsay.begin(self.config, self.rows.all)
         if succession is not None:
             await self._succeed(succession)
         self._means.sockets.keep_only(self.config)
@@ -193,6 +195,7 @@ class Supervisor:
             os.close(legacy.board_fd)
         board = Board(fd)
         undo.callback(board.close)
+        self.hearsay = Hearsay(board, self.tasks)
         sockets = ListeningSockets(legacy.sockets if legacy is not None else None)
         undo.callback(sockets.close)
         self._means = Means(
@@ -381,6 +384,7 @@ class Supervisor:
         self._document = document
         sockets.keep_only(document.config)
         self.prober.follow(document.config, self.rows.all)
+        self.hearsay.follow(document.config, self.rows.all)
         for each in self.generations[:-1]:
             each.retire()
         self._forget_ended()
@@ -425,6 +429,7 @@ class Supervisor:
         _log.info("handed_over", consequence="it finishes its streams, and ends")
         await self._let_go()
         await self.prober.close()
+        self.hearsay.close()
         self._stop.set()
 
     # Looking
@@ -432,6 +437,9 @@ class Supervisor:
     async def look(self) -> None:
         """Have the newest figures of all workers."""
         await asyncio.gather(*(each.look() for each in self.workers))
+        if self.hearsay.is_wanted:
+            figures = [each.figures for each in self.workers]
+            self.hearsay.look(self.totals.sum(figures, WANTED))
 
     def _end_hung(self) -> None:
         """A worker whose loop does not turn serves nobody, and takes connections all the same."""

@@ -3,15 +3,30 @@
 
 Figures are plain JSON: by a metric's name, a list of ``[label values, value]``; a value is a
 number, or ``{"bounds": [...], "counts": [...], "total": N}`` of a histogram: how many values were
-at most each bound and more than the one before, the last count those beyond; and their sum.
+at most each bound and more than the one before, the last count those beyond; and their sum. Where
+quantiles are wanted it is ``{"spread": {BUCKET: COUNT}}``, as
+:class:`xdp_router.measure.histogram.Histogram` has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from xdp_router.measure.histogram import Histogram
+
 Figures = dict[str, list[list[Any]]]
+
+
+def spread_of(times: Histogram) -> dict[str, Any]:
+    """A histogram in that form."""
+    return {"spread": {str(bucket): count for bucket, count in times.counts.items()}}
+
+
+def histogram_of(value: Mapping[str, Any]) -> Histogram:
+    """The other way."""
+    return Histogram.of({int(bucket): count for bucket, count in value["spread"].items()})
 
 
 def merge(several: Iterable[Figures]) -> Figures:
@@ -31,6 +46,10 @@ def merge(several: Iterable[Figures]) -> Figures:
 def _sum(one: Any, other: Any) -> Any:
     if not isinstance(one, dict):
         return one + other
+    if "spread" in one:
+        counts: Counter[str] = Counter(one["spread"])
+        counts.update(other["spread"])
+        return {"spread": dict(counts)}
     if one["bounds"] != other["bounds"]:  # of another version: the newer one counts on its own
         return other
     return {
@@ -54,6 +73,9 @@ class Totals:
         lasting = {name: rows for name, rows in figures.items() if name not in self._passing}
         self._kept = merge((self._kept, lasting))
 
-    def sum(self, living: Sequence[Figures]) -> Figures:
-        """Of all workers that there were and are."""
-        return merge((self._kept, *living))
+    def sum(self, living: Sequence[Figures], only: Collection[str] | None = None) -> Figures:
+        """Of all workers that there were and are. ``only``: figures of these names."""
+        several = (self._kept, *living)
+        if only is None:
+            return merge(several)
+        return merge({name: each[name] for name in only if name in each} for each in several)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -12,6 +13,8 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, chat, request
 from tests.support.gateway_place import Place, gateway
 from tests.support.netns import wait_for
+from xdp_router.daemon.gateway.board import CACHE, QUEUE, TOLD_TTFT, USAGE
+from xdp_router.gateway.chooser import Known
 
 ONE = 'type = "llm"\nmode = "inline"'
 
@@ -148,3 +151,38 @@ def test_a_thousand_streams_at_a_time() -> None:
             assert list(each.events())[-1].data == "[DONE]"
             each.close()
         place.settled()
+
+
+@in_fresh_netns
+def test_what_others_say_is_known() -> None:
+    """Each value as long as it holds; a first token that was seen here counts before one that was
+    told, and a prompt's own blocks before a hit rate."""
+    with gateway(f"{ONE}\n[listener.score]\nage = '5s'", {"a": "ttft-ms=30"}) as place:
+        front, board, row = place.fronts["front"], place.board, 0
+
+        def known(blocks: tuple[int, ...] = ()) -> Known:
+            return place.call(lambda: front.known((0,), blocks)[0])
+
+        def told(age_s: float, **values: int) -> None:
+            words = {"queue": QUEUE, "usage": USAGE, "cache": CACHE, "ttft": TOLD_TTFT}
+            at_ns = time.monotonic_ns() - round(age_s * 1e9)
+            for name, value in values.items():
+                board.tell(row, words[name], value, at_ns)
+
+        assert (known().usage, known().cache, known().waiting) == (None, None, 0)
+        told(0, queue=2_500)
+        found = known()
+        assert (found.waiting, found.load) == (2.5, 2.5)
+        assert (found.usage, found.cache, found.ttft_ns) == (None, None, None)  # nobody said
+        told(0, usage=0, cache=400, ttft=7_000_000)
+        found = known()
+        assert (found.usage, found.cache, found.ttft_ns) == (0.0, 0.4, 7_000_000)
+        assert known((1, 2)).cache == 0.0
+        told(6, queue=9_000)
+        found = known()
+        assert (found.waiting, found.usage) == (0.0, None)  # by the listener's age, not the rest's
+        told(0, ttft=7_000_000)
+        with place.connect() as client:
+            client.ask(chat(stream=False))
+        place.settled()
+        assert (known().ttft_ns or 0) >= 30_000_000

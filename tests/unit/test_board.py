@@ -11,14 +11,19 @@ from collections.abc import Iterator
 import pytest
 
 from xdp_router.daemon.gateway.board import (
+    CACHE,
     HELD_UNTIL,
     IN_FLIGHT,
+    QUEUE,
     ROWS,
     RTT,
     SLOTS,
     STATE,
+    TOLD_AT,
+    TOLD_TTFT,
     TTFT,
     TTFT_AT,
+    USAGE,
     WELL,
     Board,
     NoSlot,
@@ -107,3 +112,19 @@ def test_a_row_that_is_anothers(fd: int) -> None:
     assert (board.common(4, RTT), worker.own(4, TTFT_AT), board.common(5, RTT)) == (0, 0, 9)
     board.close()
     worker.close()
+
+
+def test_what_others_say_has_its_age(fd: int) -> None:
+    """Each value its own; a zero that was told is one."""
+    board = Board(fd)
+    assert board.told(ROWS - 1, QUEUE, 0) is None
+    board.tell(ROWS - 1, QUEUE, 0, 1_000)
+    board.tell(ROWS - 1, TOLD_TTFT, 5, 2_000)
+    assert board.common(ROWS - 1, TOLD_AT) == 2_000
+    assert [board.told(ROWS - 1, word, 999) for word in (QUEUE, USAGE, CACHE, TOLD_TTFT)] == [
+        *(0, None, None, 5)
+    ]
+    assert board.told(ROWS - 1, QUEUE, 1_000) is None
+    board.clear_row(ROWS - 1)
+    assert board.told(ROWS - 1, TOLD_TTFT, 0) is None
+    board.close()

@@ -11,6 +11,7 @@ from xdp_router.core.config import parse_config
 from xdp_router.core.config_gateway import require_services
 from xdp_router.core.errors import ConfigError
 from xdp_router.core.listeners import (
+    DEFAULT_SCORES,
     Certificate,
     GatewayConfig,
     Listener,
@@ -97,7 +98,14 @@ def test_defaults_of_a_listener() -> None:
         (ListenerKind.LLM, ProbeWay.HEAD, 4 << 20),
     ):
         assert read(kind=kind.value) == Listener(
-            "198.18.0.1:443", kind, address, backends, race=race, probe=probe, max_body=body
+            "198.18.0.1:443",
+            kind,
+            address,
+            backends,
+            score=DEFAULT_SCORES[kind],
+            race=race,
+            probe=probe,
+            max_body=body,
         )
     assert str(backends[1].address) == "[2001:db8::2]:8000"
 
@@ -253,7 +261,7 @@ def test_addresses_that_are_none(address: str) -> None:
         ("control_arm = 51", "control_arm", "from 0 to 50"),
         ("snapshot_age = '20ms'", "snapshot_age", "at least 3 times probe_interval (20ms)"),
         ("score = { rtt = 0, ttft = 0, cache = 0, queue = 0 }", "score.rtt", "above 0"),
-        ("score = { age = '1s' }", "score.age", "rtt, ttft"),
+        ("score = { age = '1ms' }", "score.age", "100ms"),
         ("race = { hedge_quantile = 1 }", "race.hedge_quantile", "at least 0.5 and less than 1"),
         ("race = { hedge_quantile = 0.4 }", "race.hedge_quantile", "at least 0.5"),
         ("race = { candidates = 0 }", "race.candidates", "from 1 to 16"),

@@ -118,7 +118,7 @@ def test_reload() -> None:
 def test_who_may_what() -> None:
     """What changes anything is apart from what only looks."""
     commands = ControlCommands(cast(Supervisor, SimpleNamespace()))
-    assert set(commands.changing) == {"reload", "drain"}
+    assert set(commands.changing) == {"reload", "drain", "push"}
     assert set(commands.reading) == {
         *("status", "listeners", "backends", "streams", "decisions", "explain")
     }

@@ -12,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from xdp_router.core.config import parse_config
 from xdp_router.daemon.gateway import page as page_module
 from xdp_router.daemon.gateway.board import ILL, IN_FLIGHT, RTT, RTT_AT, STATE, WELL, Board
+from xdp_router.daemon.gateway.hearsay import Hearsay
 from xdp_router.daemon.gateway.page import PASSING, FiguresPage
 from xdp_router.daemon.gateway.rows import Rows
 from xdp_router.daemon.gateway.supervisor import Supervisor
 from xdp_router.daemon.gateway.totals import Totals
+from xdp_router.daemon.tasks import Tasks
 from xdp_router.measure.catalogue import Kind, Metric
 from xdp_router.measure.catalogue_gateway import GATEWAY_METRICS
 
@@ -62,6 +64,7 @@ def test_the_page(monkeypatch: Any) -> None:
         deaths=totals.deaths,
         reloads=2,
         reloads_refused=1,
+        hearsay=Hearsay(board, Tasks()),
     )
     page = FiguresPage(("127.0.0.1", 9), cast(Supervisor, supervisor))
     text = b"".join(page.text()).decode()

@@ -69,3 +69,18 @@ def test_buckets_count_what_is_at_most_their_bound() -> None:
         made.add(value)
     assert list(made.cumulative()) == [(10, 2), (20, 3)]
     assert (made.count, made.total) == (4, 47)
+
+
+def test_counts_of_another_place() -> None:
+    """By bucket they make the same quantiles again, and what came since is their difference."""
+    values = Histogram()
+    for each in (5, 900, 1_000_000, 1_000_000, 70_000_000):
+        values.add(each)
+    again = Histogram.of(values.counts)
+    assert (again.count, again.quantile(0.5)) == (5, values.quantile(0.5))
+    assert abs(again.total - values.total) <= RELATIVE_ERROR * values.total
+    earlier = Histogram.of(values.counts)
+    values.add(3, 4)
+    since = values.less(earlier)
+    assert (since.count, since.quantile(0.99)) == (4, 3)
+    assert earlier.less(values).count == 0

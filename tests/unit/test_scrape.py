@@ -377,3 +377,16 @@ def test_presets_read_what_servers_say(name: str, before: Samples, after: Sample
     assert told(scrapes, after, T0 + S) == {
         "queue": 10, "ttft_ns": 0.25e9, "cache": 0.5, "usage": 0.75,
     }  # fmt: skip
+
+
+def test_both_sides_of_a_share_are_told() -> None:
+    """By how much they have grown, whether or not that makes a value; of a gauge nothing."""
+    scrapes = made(service(reading(cache_hit="hits / queries", queue="depth"), backends=(1,)))
+    grown = []
+    pages = [(5, 10), (8, 20), (8, 20)]
+    for number, (hits, queries) in enumerate(pages):
+        now_ns = T0 + number * S
+        samples = page(hits=hits, queries=queries, depth=1)
+        (said,), _, _ = scrapes.answered(asked(scrapes, now_ns), samples, now_ns)
+        grown.append(said.grown)
+    assert grown == [{"cache": (0, 0)}, {"cache": (3, 10)}, {"cache": (0, 0)}]

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from xdp_router.core.config import parse_config
 from xdp_router.core.model import Backend, Endpoint
 from xdp_router.core.scrape import ScrapeState
-from xdp_router.daemon.scraper import Fetch, Scraper
+from xdp_router.daemon.scraper import Fetch, Scraper, of_router
 from xdp_router.daemon.tasks import Tasks
 from xdp_router.measure.metrics_page import PARSED_LINES
 
@@ -44,7 +44,7 @@ class Place:
         self.told.append(values)
 
     def scraper(self, fetch: Fetch) -> Scraper:
-        return Scraper(cast(Any, self), fetch)
+        return of_router(cast(Any, self), fetch)
 
 
 async def until(place: Place, scraper: Scraper, reached: Callable[[], bool]) -> None:

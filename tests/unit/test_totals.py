@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdp_router.daemon.gateway.totals import Figures, Totals, merge
+from xdp_router.daemon.gateway.totals import Figures, Totals, histogram_of, merge, spread_of
 
 
 def figures(count: int, open_now: int, *times: int) -> Figures:
@@ -46,3 +46,23 @@ def test_other_bounds() -> None:
     other = figures(1, 0, 1, 0, 0)
     other["ttfb_seconds"][0][1]["bounds"] = [1, 3]
     assert merge([figures(1, 0, 5, 0, 0), other])["ttfb_seconds"][0][1]["counts"] == [1, 0, 0]
+
+
+def test_spreads_add_up() -> None:
+    """Bucket by bucket; nobody's own is changed by it."""
+    one = {"times": [[["a"], {"spread": {"3": 1, "9": 2}}]]}
+    other = {"times": [[["a"], {"spread": {"9": 5, "11": 1}}], [["b"], {"spread": {"1": 1}}]]}
+    found = merge([one, other])
+    assert found == {
+        "times": [[["a"], {"spread": {"3": 1, "9": 7, "11": 1}}], [["b"], {"spread": {"1": 1}}]]
+    }
+    assert one["times"][0][1] == {"spread": {"3": 1, "9": 2}}
+    times = histogram_of(found["times"][0][1])
+    assert (times.count, spread_of(times)["spread"]["9"]) == (9, 7)
+
+
+def test_some_figures_only() -> None:
+    """Those that are asked for."""
+    totals = Totals(())
+    totals.keep({"a": [[[], 1]], "b": [[[], 1]]})
+    assert totals.sum([{"a": [[[], 2]], "c": [[[], 9]]}], ("a", "d")) == {"a": [[[], 3]]}

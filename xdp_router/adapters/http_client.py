@@ -141,7 +141,7 @@ def _require_page(response: h11.Response) -> None:
         where = fields.get(b"location", b"").decode("latin-1")[:200]
         raise HttpError(
             f"status {status}, a redirect to {where!r}, which is not followed: name path and port "
-            "in [service.scrape]"
+            "in the table 'scrape'"
         )
     if status != 200:
         raise HttpError(f"status {status} instead of 200")

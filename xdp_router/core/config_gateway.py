@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from .config_arm import SHARE_MAX
 from .config_fields import MS, NAME_MAX, Problems, S, Table, format_duration
 from .config_metrics import read_metrics
-from .config_mode import AGE_INTERVALS, AGE_MOST_NS, MODES, read_score_weights
+from .config_mode import AGE_INTERVALS, AGE_MOST_NS, MODES, read_score
+from .config_scrape import read_scrape_address
+from .config_told import check_told, read_told
 from .errors import ConfigError, ConfigProblem
 from .listeners import (
     DEFAULT_SCORES,
@@ -88,6 +90,7 @@ def _check_listeners(listeners: Sequence[Listener], problems: Problems) -> None:
                 "a name that no other listener has",
             )
         names.add(each.name)
+        check_told(each, number, problems)
         if each.address.port and each.address in addresses:
             problems.found(
                 ("listener", number, "address"),
@@ -118,6 +121,8 @@ def _read_listener(table: Table, number: int) -> Listener:
             f"at least {AGE_INTERVALS} times probe_interval ({format_duration(interval_ns)})",
         )
     priorities = _read_priorities(table)
+    scrape = read_told(table, kind)
+    score, _, told_age_ns = read_score(table.table("score"), scrape, DEFAULT_SCORES[kind])
     listener = Listener(
         name=name,
         kind=kind,
@@ -125,7 +130,7 @@ def _read_listener(table: Table, number: int) -> Listener:
         backends=backends,
         mode=table.choice("mode", "race", MODES),
         policy=table.choice("policy", "score", _POLICIES),
-        score=read_score_weights(table.table("score"), DEFAULT_SCORES[kind])[0],
+        score=score,
         routes=tuple(
             _read_route(each, position, kind, indices)
             for position, each in enumerate(table.tables("route", False))
@@ -161,6 +166,8 @@ def _read_listener(table: Table, number: int) -> Listener:
         max_per_source=table.integer("max_per_source", default.max_per_source, 1, 1_000_000),
         cache_blocks=table.integer("cache_blocks", default.cache_blocks, 0, 10_000_000),
         control_arm=table.integer("control_arm", 0, 0, SHARE_MAX),
+        scrape=scrape,
+        told_age_ns=told_age_ns,
     )
     if kind is ListenerKind.LLM and not listener.max_body:
         table.found(
@@ -206,6 +213,7 @@ def _read_backend(table: Table, kind: ListenerKind) -> ListenerBackend:
         address=address,
         weight=table.integer("weight", 1, 1, 1_000),
         models=_words(table, "models", _TEXT, "names of models"),
+        scrape=read_scrape_address(table),
     )
     if backend.models and kind is not ListenerKind.LLM:
         table.found("models", "it", 'type = "llm": nobody else reads which model is asked for')

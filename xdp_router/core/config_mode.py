@@ -53,7 +53,7 @@ def read_mode(table: Table) -> ModeSettings:
             "snapshots are out of date before the next one",
         )
     scrape = read_scrape(table)
-    score, said, score_age_ns = _read_score(table.table("score"), scrape)
+    score, said, score_age_ns = read_score(table.table("score"), scrape, _EVEN)
     return ModeSettings(mode, candidates, interval_ns, age_ns, score, said, score_age_ns, scrape)
 
 
@@ -67,15 +67,16 @@ def implied_score_age_ns(scrape: Scrape | None) -> int:
     return max(10 * S, SCRAPES_MISSED * scrape.interval_ns if scrape is not None else 0)
 
 
-def _read_score(
-    table: Table, scrape: Scrape | None
+def read_score(
+    table: Table, scrape: Scrape | None, default: ScoreWeights
 ) -> tuple[ScoreWeights, ScoreWeights | None, int]:
+    """The table ``score``: weights, these as they are written, and how long holds what is told."""
     age_ns = table.duration("age", implied_score_age_ns(scrape), 100 * MS, 3600 * S)
-    weights, said = read_score_weights(table, _EVEN)
+    weights, said = _read_score_weights(table, default)
     return weights, said, age_ns
 
 
-def read_score_weights(
+def _read_score_weights(
     table: Table, default: ScoreWeights
 ) -> tuple[ScoreWeights, ScoreWeights | None]:
     """The last keys of a table that are read: weights in parts of 1; and as they are written, if

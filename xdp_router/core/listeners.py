@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from .model import Mode, ScoreWeights
+from .model import Endpoint, Mode, ScoreWeights, Scrape
 
 _MS = 1_000_000
 _S = 1_000_000_000
@@ -62,12 +62,14 @@ class ProbeWay(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListenerBackend:
-    """One real server. ``models``: those that it has; none: every one."""
+    """One real server. ``models``: those that it has; none: every one. ``scrape``: where its
+    metrics are, if not where the listener says."""
 
     name: str
     address: SocketAddress
     weight: int = 1
     models: tuple[str, ...] = ()
+    scrape: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address that the gateway listens on."""
+    """One address that the gateway listens on. ``told_age_ns``: how long holds what others say of
+    its backends."""
 
     name: str
     kind: ListenerKind
@@ -157,6 +160,8 @@ class Listener:
     max_per_source: int = 1_000
     cache_blocks: int = 65_536
     control_arm: int = 0
+    scrape: Scrape | None = None
+    told_age_ns: int = 10 * _S
 
 
 @dataclass(frozen=True, slots=True)

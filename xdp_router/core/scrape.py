@@ -48,10 +48,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one backend is told of by its own metrics."""
+    """What one backend is told of by its own metrics.
+
+    ``grown``: by how much both sides of a share have grown since the last time, by input, whether
+    or not that makes a value.
+    """
 
     backend: Backend
     values: Mapping[str, float]
+    grown: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -211,6 +216,7 @@ class Scrapes:
         there = False
         for backend, scrape in source.whose:
             values = {}
+            grown = {}
             for name, readings in scrape.inputs:
                 found = next((each for each in readings if _is_there(each, samples)), None)
                 if found is None:
@@ -220,8 +226,13 @@ class Scrapes:
                 value = _value(name, found, samples, rises)
                 if value is not None:
                     values[name] = value
+                if found.over:
+                    grown[name] = (
+                        _grown(found.of, samples, rises),
+                        _grown(found.over, samples, rises),
+                    )
             if values:
-                said.append(Said(backend, values))
+                said.append(Said(backend, values, grown))
         if there:
             return said, tuple(missing), ""
         wanted = sorted({format_sum(each.of) for _, scrape in source.whose

@@ -16,6 +16,19 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("gateway_backend_state", Kind.GAUGE, ("backend",), "1 well, 0 ill, by its probes"),
     ("gateway_backend_rtt_seconds", Kind.GAUGE, ("backend",), "round trip of its probes"),
     ("gateway_backend_in_flight", Kind.GAUGE, ("backend",), "requests that it has not answered"),
+    ("gateway_scrapes_total", Kind.COUNTER, (*_BACKEND, "result"), "requests for metrics"),
+    ("gateway_scrape_seconds", Kind.GAUGE, _BACKEND, "how long the newest one took"),
+    (
+        "gateway_score_input",
+        Kind.GAUGE,
+        (*_BACKEND, "input", "source"),
+        "what counts of what was told",
+    ),
+    ("gateway_others_in_flight", Kind.GAUGE, _BACKEND, "requests there that are not ours"),
+    ("gateway_prefix_cache_hits_total", Kind.COUNTER, ("backend",), "hits, as engines count them"),
+    ("gateway_prefix_cache_queries_total", Kind.COUNTER, ("backend",), "of so many queries"),
+    ("gateway_prefix_cache_share", Kind.GAUGE, ("backend", "by"), "hits, predicted or measured"),
+    ("gateway_gain_seconds", Kind.GAUGE, ("listener", "quantile", "bound"), "control minus mode"),
     # the workers'
     ("gateway_connections", Kind.GAUGE, _LISTENER, "clients that are connected"),
     ("gateway_connections_total", Kind.COUNTER, _LISTENER, "clients that were accepted"),
@@ -40,6 +53,9 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("gateway_deadline_closes_total", Kind.COUNTER, ("listener", "deadline"), "closed as late"),
     ("gateway_ttft_seconds", Kind.HISTOGRAM, (*_BACKEND, "model"), "time to the first token"),
     ("gateway_ttfb_seconds", Kind.HISTOGRAM, (*_BACKEND,), "time to the first byte"),
+    ("gateway_prompt_bytes_total", Kind.COUNTER, _BACKEND, "bytes of prompts that were sent"),
+    ("gateway_predicted_bytes_total", Kind.COUNTER, _BACKEND, "of those, thought to be cached"),
+    ("gateway_arm_first_seconds", Kind.HISTOGRAM, ("listener", "arm"), "what clients waited for"),
     ("gateway_token_gap_seconds", Kind.HISTOGRAM, (*_BACKEND, "model"), "between pieces"),
 )
 

@@ -9,7 +9,7 @@ answers for any quantile within ``RELATIVE_ERROR``, and two of them merge withou
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Self
 
@@ -47,6 +47,30 @@ class Histogram:
         self._sorted: list[tuple[int, int]] | None = None  # index, values up to its end
         self.count = 0
         self.total = 0
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int]) -> Self:
+        """What was counted elsewhere, by bucket; ``total`` is as exact as quantiles are."""
+        made = cls()
+        for index, times in counts.items():
+            if times > 0:
+                low, high = _bounds(index)
+                made._buckets[index] = times
+                made.count += times
+                made.total += (low + high) // 2 * times
+        return made
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """By bucket, as ``of`` takes them: values of buckets add up."""
+        return self._buckets
+
+    def less(self, earlier: Histogram) -> Histogram:
+        """What has come since it was as ``earlier``."""
+        before = earlier._buckets
+        return Histogram.of(
+            {index: times - before.get(index, 0) for index, times in self._buckets.items()}
+        )
 
     def add(self, value: int, times: int = 1) -> None:
         """Take in a value. One below 0 counts as 0."""

@@ -1,15 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest values of a time: what was an hour ago says little of now."""
+"""The newest values, or what counters have grown by lately: what was an hour ago says little of
+now."""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Generic, TypeVar
 
 from .histogram import Histogram
 
 SLICES = 6
 SLICE_NS = 600_000_000_000
 """Ten minutes: the window is between 50 and 60 minutes long."""
+
+T = TypeVar("T")
+
+
+class Earlier(Generic[T]):
+    """What figures that only grow were when the window began, to be taken from what they are."""
+
+    __slots__ = ("_begins", "_slice_ns", "_slices")
+
+    def __init__(
+        self, first: T, now_ns: int, slices: int = SLICES, slice_ns: int = SLICE_NS
+    ) -> None:
+        self._slices, self._slice_ns = slices, slice_ns
+        self._begins: deque[tuple[int, T]] = deque([(now_ns // slice_ns, first)])
+
+    def note(self, figures: T, now_ns: int) -> T:
+        """They are so now; returns what they were then."""
+        number = now_ns // self._slice_ns
+        if self._begins[-1][0] != number:
+            self._begins.append((number, figures))
+        while len(self._begins) > 1 and self._begins[0][0] <= number - self._slices:
+            self._begins.popleft()
+        return self._begins[0][1]
 
 
 class Window:
