@@ -28,7 +28,7 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("gateway_prefix_cache_hits_total", Kind.COUNTER, ("backend",), "hits, as engines count them"),
     ("gateway_prefix_cache_queries_total", Kind.COUNTER, ("backend",), "of so many queries"),
     ("gateway_prefix_cache_share", Kind.GAUGE, ("backend", "by"), "hits, predicted or measured"),
-    ("gateway_gain_seconds", Kind.GAUGE, ("listener", "quantile", "bound"), "control minus mode"),
+    ("gateway_gain_seconds", Kind.GAUGE, ("listener", "at", "bound"), "control minus mode"),
     # the workers'
     ("gateway_connections", Kind.GAUGE, _LISTENER, "clients that are connected"),
     ("gateway_connections_total", Kind.COUNTER, _LISTENER, "clients that were accepted"),
