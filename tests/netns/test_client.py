@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
 import time
 
 import pytest
@@ -165,6 +166,26 @@ def test_a_slow_body_is_closed() -> None:
         with place.connect() as client:
             assert client.send(chat()[:-4]).answer().status == 408
         assert closes(place, "body") == 1
+
+
+@in_fresh_netns
+def test_a_large_body_may_take_its_time() -> None:
+    """Only one that hardly comes at all is late; one that the backend does not take is not."""
+    keys = f'{HTTP}\nbody_timeout = "60ms"'
+    with gateway(keys, {"a": ""}) as place, place.connect() as client:
+        body = b"x" * 200_000
+        client.send(request("POST", "/echo", body)[: -len(body)])
+        for at in range(0, len(body), 20_000):
+            client.send(body[at : at + 20_000])
+            time.sleep(0.02)
+        assert client.answer().body == body
+        held = request("POST", "/echo", b"y" * 9_000_000, headers=[("x-mock", "read-after-ms=200")])
+        sender = threading.Thread(target=client.send, args=(held,))
+        sender.start()
+        assert len(client.answer().body) == 9_000_000
+        sender.join()
+        assert closes(place, "body") == 0
+        place.settled()
 
 
 @in_fresh_netns
