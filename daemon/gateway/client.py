@@ -296,9 +296,8 @@ class Client(asyncio.Protocol):
         exchange = self.exchange
         if exchange is not None:
             came = exchange.record.bytes_in - self._body_seen
-            if (
-                came >= BODY_LEAST or self._paused
-            ):  # it comes; or nobody takes it, which is not late
+            # It comes; or nobody takes it, which is not the client's fault.
+            if came >= BODY_LEAST or self._paused:
                 self._body_seen += came
                 self._watch_body()
                 return
