@@ -18,7 +18,7 @@ from xdp_router.adapters.control import DEFAULT_CONTROL_PATH
 from xdp_router.adapters.pins import DEFAULT_ROOT
 
 from . import output
-from .commands import change, daemon, doctor, events, lab, maps, push
+from .commands import change, daemon, doctor, events, gateway, lab, maps, push
 from .commands.context import Context
 
 completion.accept_shells()
@@ -106,6 +106,7 @@ for _command in (
     change.reload,
     change.service,
     change.backend,
+    gateway.gateway,
     doctor.doctor,
     lab.lab,
 ):

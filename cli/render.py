@@ -119,6 +119,14 @@ def _print_addresses(table: Table, empty: str) -> None:
     _console(_MAX_WIDTH).print(table if table.row_count else Text(empty))
 
 
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Print a plain table, or ``empty``."""
+    table = _table(*columns)
+    for row in rows:
+        table.add_row(*map(str, row))
+    _print_addresses(table, empty)
+
+
 def _pairs(rows: Iterable[tuple[str, str | Text]]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

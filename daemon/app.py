@@ -58,6 +58,7 @@ from .figures import Figures, serve_metrics
 from .flow_ends import FlowEnds
 from .flow_mover import FlowMover
 from .garbage import GarbageKeeper
+from .gateway.child import GatewayChild, begin_gateway, hurry_gateway
 from .handoff import Handoff
 from .health_keeper import HealthKeeper
 from .heartbeat import Heartbeat
@@ -101,6 +102,7 @@ class Router:
         self.options = options
         self.ready = False
         self.started_s = time.monotonic()
+        self.gateway: GatewayChild | None = None
         self.watcher: netlink.PathWatcher | None = None
         self.program_id = 0
         self.decisions = DecisionReport(
@@ -221,6 +223,7 @@ class Router:
         settings = self.config.settings
         ports = range(settings.probe_port_min, settings.probe_port_max + 1)
         self.tasks.spawn(self.numbers.warm(self._backends, ports), "probe numbers")
+        begin_gateway(self, undo)
         _go_on(stop, self._leave_behind)
         self.loop.ready()
         self.ready = True
@@ -479,7 +482,7 @@ async def run(config: RouterConfig, options: AttachOptions, signals: Signals) ->
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(log_fault)
     router = Router(config, options)
-    signals.connect(stop, router.reconfiguration.hang_up)
+    signals.connect(stop, router.reconfiguration.hang_up, lambda: hurry_gateway(router))
     async with contextlib.AsyncExitStack() as undo:
         await router.serve(undo, stop)
         event = "leaving_attached" if options.persist else "detaching"

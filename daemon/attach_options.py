@@ -25,6 +25,9 @@ class AttachOptions:
     pins: Path
     persist: bool = False
     control_group: int | None = None
+    log_format: str = "console"
+    gateway: bool = False
+    """Whether to run the gateway as well, as a child."""
     source: ConfigFile | None = None
     """What the configuration was read from; None: it was named by flags, which ``document``
     stands for."""

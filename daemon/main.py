@@ -33,6 +33,7 @@ from xdp_router.core.config import (
     config_from_flags,
     document_of_flags,
 )
+from xdp_router.core.config_gateway import require_services
 from xdp_router.core.errors import ConfigError, XdpRouterError
 from xdp_router.core.flow_room import limits_of, rooms_of, shortfalls
 from xdp_router.core.probe_load import overloads
@@ -205,6 +206,12 @@ def _until_stopped(log_format: str, work: Callable[[Signals], Coroutine[Any, Any
     help="When stopped, leave the data plane at work: connections go on, the next attach takes "
     "them over, detach ends them.",
 )
+@click.option(
+    "--gateway",
+    "with_gateway",
+    is_flag=True,
+    help="Also run the gateway, for the listeners of the configuration.",
+)
 @click.option("--replace", is_flag=True, help="Remove another XDP program from the interfaces.")
 @click.option(
     "--control",
@@ -236,6 +243,7 @@ def attach(
     loader: str,
     max_flows: int | None,
     persist: bool,
+    with_gateway: bool,
     replace: bool,
     control: Path,
     control_group: str | None,
@@ -253,6 +261,7 @@ def attach(
     if config_file is not None:
         source = ConfigFile(config_file, max_flows)
         config = source.load()
+        require_services(config.services, source.shown)
     elif services:
         settings = None if max_flows is None else Settings(max_flows=max_flows)
         config = config_from_flags(ctx.meta["targets"], mode, settings)
@@ -262,6 +271,8 @@ def attach(
             "--backend ADDR:PORT",
             ctx,
         )
+    if with_gateway and source is None:
+        raise click.UsageError("--gateway serves the listeners of a file: give --config FILE", ctx)
     repeated = {name for name in interfaces if interfaces.count(name) > 1}
     if repeated:
         raise click.UsageError(f"interface named twice: {', '.join(sorted(repeated))}", ctx)
@@ -277,6 +288,8 @@ def attach(
         pins,
         persist=persist,
         control_group=group,
+        log_format=log_format,
+        gateway=with_gateway,
         source=source,
         document=None if source is not None else document_of_flags(ctx.meta["targets"], mode),
     )

@@ -29,6 +29,7 @@ from xdp_router.core.changes import Change, Changes, diff
 from xdp_router.core.config import RouterConfig, read_document
 from xdp_router.core.config_direct import speaks_ipv6
 from xdp_router.core.config_edit import Edit, EditError, Verb, apply_edit
+from xdp_router.core.config_gateway import require_services
 from xdp_router.core.engine import EngineSettings
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.identity import Known, renumber, vanished
@@ -106,11 +107,14 @@ class Reconfiguration:
         async with self._lock:
             text = await asyncio.to_thread(self._source.read)
             wanted = await asyncio.to_thread(self._source.parse, text)
+            require_services(wanted.services, self._source.shown)
             document = await asyncio.to_thread(document_of, text)
             changes = await self.bring(wanted, dry_run=dry_run)
             if not dry_run:
                 self._source.text = text
                 self._document = document
+                if self._router.gateway is not None:
+                    self._router.gateway.follow(wanted.gateway)
             return changes
 
     async def _edit(self, what: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +152,9 @@ class Reconfiguration:
         max_flows = self._router.config.settings.max_flows
         with garbage.postponed():
             apply_edit(document, read_document(document, _CHANGED, max_flows), edit)
-            return read_document(document, _CHANGED, max_flows)
+            wanted = read_document(document, _CHANGED, max_flows)
+        require_services(wanted.services, _CHANGED)
+        return wanted
 
     async def bring(self, wanted: RouterConfig, *, dry_run: bool = False) -> Changes:
         """Have ``wanted``, whose ids are its own. Raises XdpRouterError: nothing was done."""

@@ -43,12 +43,14 @@ def doctor(
     from xdp_router.adapters.doctor import examine
     from xdp_router.adapters.doctor_finding import Severity, worst
     from xdp_router.core.config import parse_config
+    from xdp_router.core.config_gateway import require_services
     from xdp_router.core.errors import ConfigError
 
     config = None
     if config_file is not None:
         try:
             config = parse_config(config_file.read_text("utf-8"), str(config_file))
+            require_services(config.services, str(config_file))
         except ConfigError as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(2)

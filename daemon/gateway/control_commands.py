@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from xdp_router import __version__
 from xdp_router.adapters.control import CommandError, Handler
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import Listener, ListenerBackend
@@ -50,7 +51,7 @@ class ControlCommands:
                 "state": worker.state,
                 "generation": generation.number,
                 "connections": worker.open,
-                "seconds": round(time.monotonic() - worker.started_s, 1),
+                "uptime_s": round(time.monotonic() - worker.started_s, 1),
             }
             for generation in supervisor.generations
             for worker in generation.workers
@@ -58,8 +59,9 @@ class ControlCommands:
         config = supervisor.config
         return {
             "state": supervisor.state,
+            "version": __version__,
             "pid": os.getpid(),
-            "seconds": round(time.monotonic() - supervisor.started_s, 1),
+            "uptime_s": round(time.monotonic() - supervisor.started_s, 1),
             "config": supervisor.file.shown,
             "listeners": len(config.listeners),
             "backends": len({each.address for one in config.listeners for each in one.backends}),
@@ -99,11 +101,11 @@ class ControlCommands:
             "name": backend.name,
             "address": str(backend.address),
             "state": _STATES.get(board.common(row, STATE), "unknown"),
-            "rtt_ns": board.common(row, RTT) if rtt_at else None,
-            "rtt_age_ns": max(now_ns - rtt_at, 0) if rtt_at else None,
+            "rtt_us": _us(board.common(row, RTT)) if rtt_at else None,
+            "rtt_age_s": round(max(now_ns - rtt_at, 0) / 1e9, 3) if rtt_at else None,
             "in_flight": board.in_flight(row),
-            "ttft_ns": board.ttft_ns(row, now_ns - int(RECENT_S * 1e9)),
-            "held_ns": held_ns if held_ns > 0 else None,
+            "ttft_us": _us(board.ttft_ns(row, now_ns - int(RECENT_S * 1e9))),
+            "held_s": round(held_ns / 1e9, 3) if held_ns > 0 else 0.0,
             "weight": backend.weight,
             "models": list(backend.models),
         }
@@ -143,12 +145,16 @@ class ControlCommands:
         except XdpRouterError as error:
             raise CommandError(str(error)) from error
 
-    def _drain(self, _args: Mapping[str, Any]) -> dict[str, Any]:
-        self._supervisor.stop()
+    def _drain(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self._supervisor.stop(now=bool(args.get("now")))
         return {
             "connections": sum(each.open for each in self._supervisor.workers),
-            "timeout_ns": self._supervisor.config.drain_timeout_ns,
+            "timeout_s": self._supervisor.config.drain_timeout_ns / 1e9,
         }
+
+
+def _us(value_ns: int | None) -> float | None:
+    return None if value_ns is None else value_ns / 1000
 
 
 def _flat(workers: Iterable[WorkerProcess], answers: Iterable[Any]) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,6 @@ from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
 
 BACKLOG = 4_096
-PATIENCE_S = 2.0
-"""How long an address may still be somebody's at a start."""
 _POLL_S = 0.02
 
 
@@ -40,15 +38,18 @@ class ListeningSockets:
         """Every one, for a successor."""
         return self._sockets
 
-    def prepare(self, config: GatewayConfig) -> None:
-        """Have as many as workers for each listener. Raises ListenError: then nothing changes."""
+    def prepare(self, config: GatewayConfig, patience_s: float = 0) -> None:
+        """Have as many as workers for each listener. Raises ListenError: then nothing changes.
+
+        ``patience_s``: how long an address may still be somebody's, which is waited for.
+        """
         made: list[tuple[str, socket.socket]] = []
         ours = {sock.getsockname()[1] for each in self._sockets.values() for sock in each}
         try:
             for listener in config.listeners:
                 # Beside a wildcard of ours it would find us; the kernel lets both be.
                 if listener.address.port not in ours:
-                    _require_free(listener)
+                    _require_free(listener, patience_s)
             for listener in config.listeners:
                 missing = config.workers - len(self.of(listener.address))
                 for _ in range(missing):
@@ -79,10 +80,10 @@ class ListeningSockets:
         self._sockets.clear()
 
 
-def _require_free(listener: Listener) -> None:
+def _require_free(listener: Listener, patience_s: float) -> None:
     """Raise ListenError if somebody else listens there: with SO_REUSEPORT the kernel would let a
     process of the same user share the address, and the connections."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + patience_s
     while True:
         try:
             with _socket(listener, share=False) as sock:
@@ -90,7 +91,7 @@ def _require_free(listener: Listener) -> None:
             return
         except OSError as error:
             # Workers whose supervisor was killed let go of it in a moment.
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
                 raise _error(listener, error) from error
         time.sleep(_POLL_S)
 

@@ -47,6 +47,8 @@ from .rows import Rows, addresses
 from .totals import Totals
 from .worker_process import WorkerProcess
 
+PATIENCE_S: Final = 2.0
+"""How long a start waits for addresses: workers whose supervisor was killed let go in a moment."""
 LOOK_S: Final = 1.0
 """How often workers are asked what they have counted."""
 
@@ -153,7 +155,7 @@ class Supervisor:
             await self._open_control()
         if self.config.metrics is not None and list(self.config.metrics) != former:
             await self._serve_metrics()
-        self._means.sockets.prepare(self.config)
+        await asyncio.to_thread(self._means.sockets.prepare, self.config, PATIENCE_S)
         first = Generation(next(self._numbers), self._document, self._means, self._changed.set)
         await self._begin(first)
         self.prober = Prober(self.board)
@@ -261,9 +263,11 @@ class Supervisor:
             await self._control.close()
         await self._stop_metrics()
 
-    def stop(self) -> None:
-        """Drain, and end."""
+    def stop(self, *, now: bool = False) -> None:
+        """Drain, and end; ``now``: end, whatever is open."""
         self._stop.set()
+        if now:
+            self._at_once.set()
 
     async def _drain(self) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))

@@ -2,8 +2,8 @@
 """Sums over workers of what each has counted, those included that have ended.
 
 Figures are plain JSON: by a metric's name, a list of ``[label values, value]``; a value is a
-number, or ``{"bounds": [...], "counts": [...], "total": N}`` of a histogram: how many values were at most
-each bound and more than the one before, the last count those beyond; and their sum.
+number, or ``{"bounds": [...], "counts": [...], "total": N}`` of a histogram: how many values were
+at most each bound and more than the one before, the last count those beyond; and their sum.
 """
 
 from __future__ import annotations

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-import xdp_router
 from xdp_router.core.errors import XdpRouterError
 
+from . import spawning
 from .board import Board
 from .channel import Channel, ChannelClosed, Refused
 from .totals import Figures
@@ -94,7 +91,7 @@ class WorkerProcess:
             self._spawn(
                 task.log_format, theirs.fileno(), [each for some in fds.values() for each in some]
             )
-        self._watch_exit()
+        self._exited = spawning.watch_exit(self._process)
         self._slot = self._board.claim(self._board_fd, self.pid)
         await self._channel.open()
         await self._channel.ask(
@@ -110,26 +107,12 @@ class WorkerProcess:
 
     def _spawn(self, log_format: str, channel: int, sockets: Sequence[int]) -> None:
         self._process = subprocess.Popen(
-            # -P: what lies in the current directory is not imported.
-            [sys.executable, "-P", "-m", _MODULE, log_format, str(channel)],
+            [*spawning.python(_MODULE), log_format, str(channel)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[channel, self._board_fd, *sockets],
-            env=_environment(),
+            env=spawning.environment(),
         )
-
-    def _watch_exit(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._exited: asyncio.Future[int] = loop.create_future()
-        pidfd = os.pidfd_open(self.pid)
-
-        def gone() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            if not self._exited.done():
-                self._exited.set_result(self._process.wait())
-
-        loop.add_reader(pidfd, gone)
 
     async def ask(self, what: str, **args: object) -> Any:
         """Ask it; None if it does not answer, as when it is about to end."""
@@ -186,18 +169,6 @@ class WorkerProcess:
 
     def __str__(self) -> str:
         return f"worker {self.number}"
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with this very package to be found, and without what is meant for us alone."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-    }
-    root = str(Path(xdp_router.__file__).parents[1])
-    former = [each for each in kept.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return {**kept, "PYTHONPATH": os.pathsep.join([root, *former])}
 
 
 def _reason(error: Exception) -> str:

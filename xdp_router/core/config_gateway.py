@@ -11,6 +11,7 @@ from .config_arm import SHARE_MAX
 from .config_fields import MS, NAME_MAX, Problems, S, Table, format_duration
 from .config_metrics import read_metrics
 from .config_mode import AGE_INTERVALS, AGE_MOST_NS, MODES, read_score_weights
+from .errors import ConfigError, ConfigProblem
 from .listeners import (
     Certificate,
     GatewayConfig,
@@ -64,6 +65,15 @@ def read_gateway(root: Table, problems: Problems) -> GatewayConfig:
     table.refuse_unknown()
     _check_listeners(listeners, problems)
     return config
+
+
+def require_services(services: Sequence[object], path: str) -> None:
+    """Raise ConfigError if there is no service, which the gateway alone can do without."""
+    if not services:
+        expected = "at least one [[service]] (listeners are served by 'xdp-routerd gateway')"
+        raise ConfigError(
+            [ConfigProblem(path, 0, "service", f"found none, expected {expected}", expected)]
+        )
 
 
 def _check_listeners(listeners: Sequence[Listener], problems: Problems) -> None:
