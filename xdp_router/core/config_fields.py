@@ -78,7 +78,7 @@ class Problems:
         """How the operator writes an element of the array of tables at ``where``."""
         keys = [part for part in where if isinstance(part, str)]
         if self._text is None:
-            return f"{_FLAGS[keys[-1]]} ADDR:PORT"
+            return f"{_FLAGS.get(keys[-1], keys[-1])} ADDR:PORT"
         return f"[[{'.'.join(keys)}]]"
 
     def _key(self, where: Path) -> str:
