@@ -18,6 +18,7 @@ from rich.text import Text
 from .output import stdout
 from .render_gain import costs, gain_line
 from .render_score import scrape_line, told_line, told_words
+from .render_steering import absence_of, listener_of
 
 Row = Mapping[str, Any]
 
@@ -216,13 +217,13 @@ def services(rows: Sequence[Row]) -> None:
             row["forwarding"],
             row["fallback"] or _NONE,
             micros(row["deadline_ms"] * 1000),
-            " ".join(row["backends"]),
+            " ".join(row["backends"]) or listener_of(row),
             count(row["decisions"]),
             _open(row["connections"], row["max_connections"]),
         )
     _print_addresses(table, "No services.")
     for row in rows:
-        for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row)):
+        for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row), absence_of(row)):
             if line:
                 _console().print(f"{row['name']}: {line}")
 
