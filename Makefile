@@ -17,6 +17,7 @@ export DESTDIR PREFIX BINDIR SYSCONFDIR UNITDIR DATADIR PIP_ARGS
 
 OBJECT := ebpf/xdp_router.bpf.o
 OBJECT6 := ebpf/xdp_router6.bpf.o
+LOOKUP := ebpf/gateway_lookup.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
 BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h bench/compare/*.c)
@@ -42,15 +43,18 @@ bench-deps: deps ## also install what the benchmarks compare with and draw with:
 fuzz-deps: deps ## also install what finds bytes to fuzz with: atheris
 	@tools/deps --fuzz
 
-build: $(OBJECT) $(OBJECT6) ## compile the XDP program
+build: $(OBJECT) $(OBJECT6) $(LOOKUP) ## compile the BPF programs
 
 $(OBJECT): FAMILY := 4
 $(OBJECT6): FAMILY := 6
-$(OBJECT) $(OBJECT6): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
+$(LOOKUP): FAMILY := 4
+$(OBJECT) $(OBJECT6): SOURCE := xdp_router
+$(LOOKUP): SOURCE := gateway_lookup
+$(OBJECT) $(OBJECT6) $(LOOKUP): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
 	@command -v $(CLANG) >/dev/null || { \
 		echo "make build: $(CLANG) was not found. Run: sudo make deps" >&2; exit 1; }
 	@echo "  CLANG    $@"
-	@$(CLANG) $(BPF_CFLAGS) -DXR_FAMILY=$(FAMILY) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/xdp_router.bpf.c -o $@.tmp
+	@$(CLANG) $(BPF_CFLAGS) -DXR_FAMILY=$(FAMILY) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/$(SOURCE).bpf.c -o $@.tmp
 	@mv $@.tmp $@
 
 check: deps ## linters, types, import contracts, C format
@@ -121,5 +125,5 @@ uninstall: ## remove what was installed; the configuration stays
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT6) ebpf/*.bpf.o.tmp
+	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT6) $(LOOKUP) ebpf/*.bpf.o.tmp
 	find xdp_router daemon cli ebpf tests -name __pycache__ -type d -prune -exec rm -rf {} +
