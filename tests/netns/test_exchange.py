@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 
 import pytest
 
@@ -282,3 +283,20 @@ def test_an_answer_up_to_the_end_of_the_connection() -> None:
         assert list(client.events())[-1].data == "[DONE]"
         assert client.end() is False
         place.settled()
+
+
+@in_fresh_netns
+def test_a_request_has_a_number() -> None:
+    """A UUID, since some backends (starlette-context) refuse others; the client's own one stays."""
+    with gateway(ONE, {"one": ""}) as place, place.connect() as client:
+        ids = []
+        for _ in range(2):
+            answer = client.ask(chat(stream=False))
+            ids.append(answer.head.get("x-request-id") or "")
+            sent = place.call(lambda: place.engines["one"].recent[-1].headers)
+            assert dict(sent)["X-Request-ID"] == ids[-1]
+            assert str(uuid.UUID(ids[-1], version=4)) == ids[-1]
+        assert ids[0] != ids[1]
+        mine = client.ask(chat(stream=False, headers=[("X-Request-ID", "mine-7")]))
+        assert mine.head.get("x-request-id") == "mine-7"
+        assert place.explain("mine-7")["end"] == "complete"
