@@ -28,11 +28,22 @@ _LOST = (
 class Delivery:
     """Of one answer. ``write`` takes bytes for the client."""
 
-    __slots__ = ("leg", "is_stream", "tokens", "sent", "newest_ns", "_write", "_unchunk", "_tail")
+    __slots__ = (
+        "leg",
+        "is_stream",
+        "tokens",
+        "sent",
+        "newest_ns",
+        "_write",
+        "_unchunk",
+        "_tail",
+        "_is_coded",
+    )
 
     def __init__(self, leg: Leg, answer: Answer, version: int, write: Callable[[bytes], None]):
         self.leg = leg
         self.is_stream = answer.is_stream
+        self._is_coded = answer.is_coded
         self.tokens = 0
         self.sent = 0
         """Bytes of content, with the framing of chunks."""
@@ -68,7 +79,7 @@ class Delivery:
         Anywhere else an event of ours would become part of one of the backend's.
         """
         body, head = self.leg.body, self.leg.head
-        if not self.is_stream or body is None or head is None:
+        if not self.is_stream or self._is_coded or body is None or head is None:
             return
         if self._unchunk is not None or head.framing is Framing.CLOSE:
             if not self._tail or self._tail.endswith(_EVENT_ENDS):

@@ -98,6 +98,8 @@ class Exchange:
             self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._is_inference:
             self._decide(None)
+        elif self._body.is_whole:  # there is none
+            self._decide(read_prompt(self.head.path, b""))
 
     def feed(self, data: bytes, start: int) -> int:
         """More of the body; returns how far ``data`` belongs to it. Raises MessageError."""

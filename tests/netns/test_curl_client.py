@@ -124,6 +124,20 @@ def test_streams() -> None:
 
 
 @in_fresh_netns
+def test_prompts_that_cannot_be_read() -> None:
+    """None at all, no JSON, or compressed: each is told so at once."""
+    coded = ("-H", "Content-Encoding: gzip", "--data-raw", "x")
+    asked = {400: [(), ("--data-raw", ""), ("--data-raw", "{"), ("--data-raw", "[]")], 415: [coded]}
+    with gateway(LLM, {"one": ""}) as place:
+        for status, each in ((status, each) for status, all_ in asked.items() for each in all_):
+            told = curl("-X", "POST", "--max-time", "10", *each, BASE + CHAT)
+            assert f"< HTTP/1.1 {status} " in told.trace, each
+            assert json.loads(told.out)["error"]["message"]
+        assert place.call(lambda: place.engines["one"].counts.requests) == 0
+        place.settled()
+
+
+@in_fresh_netns
 def test_who_has_enough_ends_the_stream() -> None:
     """``--max-time`` closes the connection, and the engine's with it."""
     with gateway(LLM, {"one": "tokens=9000,gap-ms=20"}) as place:

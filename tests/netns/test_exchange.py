@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
+import zlib
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, Event, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
+from tests.support.scripted_backend import Step, reset, scripted
 
 LLM = 'type = "llm"'
 ONE = f'{LLM}\nmode = "inline"'
@@ -300,3 +303,37 @@ def test_a_request_has_a_number() -> None:
         mine = client.ask(chat(stream=False, headers=[("X-Request-ID", "mine-7")]))
         assert mine.head.get("x-request-id") == "mine-7"
         assert place.explain("mine-7")["end"] == "complete"
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_stream_that_is_compressed(breaks: bool) -> None:
+    """Nobody can see its tokens: its first bytes win, they pass as they come, and nothing is
+    written into them."""
+    packer = zlib.compressobj(wbits=31)
+    pieces = []
+    for text in (b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n', b"data: [DONE]\n\n"):
+        data = packer.compress(text) + packer.flush(zlib.Z_SYNC_FLUSH)
+        pieces.append(b"%x\r\n%b\r\n" % (len(data), data))
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    seen = threading.Event()
+    last: Step = reset if breaks else pieces[1] + b"0\r\n\r\n"
+    play: list[Step] = [head + pieces[0], lambda _: seen.wait(10), last]
+    one = f'[[listener.backend]]\nname = "one"\naddress = "127.0.0.1:{ENGINE_PORT}"\n'
+    with scripted(ENGINE_PORT, play), gateway(ONE, {}, more=one) as place:
+        with place.connect() as client:
+            assert client.send(chat()).head().get("content-encoding") == "gzip"
+            content = client.pieces()
+            text = zlib.decompressobj(wbits=31)
+            assert text.decompress(next(content)).startswith(b"data: {")
+            seen.set()
+            if breaks:
+                with pytest.raises(CutOff) as cut:
+                    next(content)
+                assert (cut.value.reset, cut.value.rest) == (True, b"")
+            else:
+                assert text.decompress(next(content)) == b"data: [DONE]\n\n"
+        place.settled()
