@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.certificate import write_certificate
 from tests.support.chromium import chromium
 from tests.support.fresh_netns import in_fresh_netns
@@ -132,15 +134,23 @@ def test_a_page_of_events(tmp_path: Path) -> None:
 
 
 @in_fresh_netns
-def test_a_page_that_is_left_ends_its_stream(tmp_path: Path) -> None:
-    """The engine sees it, whether the tab goes elsewhere or the stream is aborted."""
+@pytest.mark.parametrize("how", ["closed", "left", "left and kept"])
+def test_a_page_that_is_gone_ends_its_stream(how: str, tmp_path: Path) -> None:
+    """The engine sees it. A page that can be come back to is kept by the browser with its stream,
+    unless it closes that itself."""
+    options = ("--disable-features=BackForwardCache",) if how == "left" else ()
     with page(tmp_path, 'type = "http"', "tokens=90000,gap-ms=20") as (place, path):
         counts = place.engines["one"].counts
-        with chromium("--disable-features=BackForwardCache") as browser:
+        with chromium(*options) as browser:
             browser.open(BASE + path)
-            browser.run("read('/sse'), 0")
+            browser.run("globalThis.source = new EventSource('/sse'), source.onmessage = note, 0")
             wait_for(lambda: browser.run("texts().length > 3"), _PATIENCE_S, "tokens come")
-            browser.open(BASE + "/health")
+            if how == "left and kept":
+                browser.run("addEventListener('pagehide', () => source.close())")
+            if how == "closed":
+                browser.close()
+            else:
+                browser.open(BASE + "/health")
             wait_for(lambda: place.call(lambda: counts.aborted) == 1, _PATIENCE_S, "it is seen")
             place.settled()
 

@@ -126,10 +126,15 @@ def test_streams() -> None:
 @in_fresh_netns
 def test_prompts_that_cannot_be_read() -> None:
     """None at all, no JSON, or compressed: each is told so at once."""
-    coded = ("-H", "Content-Encoding: gzip", "--data-raw", "x")
-    asked = {400: [(), ("--data-raw", ""), ("--data-raw", "{"), ("--data-raw", "[]")], 415: [coded]}
+    asked: list[tuple[int, list[str]]] = [
+        (400, []),
+        (400, ["--data-raw", ""]),
+        (400, ["--data-raw", "{"]),
+        (400, ["--data-raw", "[]"]),
+        (415, ["-H", "Content-Encoding: gzip", "--data-raw", "x"]),
+    ]
     with gateway(LLM, {"one": ""}) as place:
-        for status, each in ((status, each) for status, all_ in asked.items() for each in all_):
+        for status, each in asked:
             told = curl("-X", "POST", "--max-time", "10", *each, BASE + CHAT)
             assert f"< HTTP/1.1 {status} " in told.trace, each
             assert json.loads(told.out)["error"]["message"]

@@ -327,13 +327,13 @@ def test_a_stream_that_is_compressed(breaks: bool) -> None:
         with place.connect() as client:
             assert client.send(chat()).head().get("content-encoding") == "gzip"
             content = client.pieces()
-            text = zlib.decompressobj(wbits=31)
-            assert text.decompress(next(content)).startswith(b"data: {")
+            reader = zlib.decompressobj(wbits=31)
+            assert reader.decompress(next(content)).startswith(b"data: {")
             seen.set()
             if breaks:
                 with pytest.raises(CutOff) as cut:
                     next(content)
                 assert (cut.value.reset, cut.value.rest) == (True, b"")
             else:
-                assert text.decompress(next(content)) == b"data: [DONE]\n\n"
+                assert reader.decompress(next(content)) == b"data: [DONE]\n\n"
         place.settled()

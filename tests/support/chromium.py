@@ -51,12 +51,13 @@ class Browser:
         self._told, self._says = told, says
         self._buffer = bytearray()
         self._number = 0
-        self._session = ""
+        self._session = self._target = ""
 
     def start(self) -> None:
         """Open the tab."""
-        target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
-        attached = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})
+        self._target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
+        given = {"targetId": self._target, "flatten": True}
+        attached = self._ask("Target.attachToTarget", given)
         self._session = attached["sessionId"]
 
     def open(self, url: str) -> None:
@@ -66,6 +67,11 @@ class Browser:
         if "errorText" in found:
             raise PageError(f"{url}: {found['errorText']}")
         self.run(_LOADED)
+
+    def close(self) -> None:
+        """Close the tab; nothing more can be asked."""
+        self._session = ""
+        self._ask("Target.closeTarget", {"targetId": self._target})
 
     def run(self, script: str) -> Any:
         """What an expression comes to in the page; promises are waited for."""
