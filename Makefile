@@ -28,8 +28,9 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps fuzz-deps build check format test demo chaos fuzz bench bench-compare compare \
-	bench-gateway gateway dist install uninstall clean
+.PHONY: help deps bench-deps clients-deps engines-deps fuzz-deps build check format test \
+	test-clients test-engines demo chaos fuzz bench bench-compare compare bench-gateway gateway \
+	dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +73,22 @@ format: deps ## format Python and C in place
 test: deps ## all tests; as root (sudo make test), else those that need root are skipped
 	@$(MAKE) build
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(PYTEST_ARGS)
+
+# A browser is 300 MB and an engine compiles for ten minutes: not in each 'make test'.
+clients-deps: deps ## also install the browser that the gateway is tested with: chromium
+	@tools/deps --clients
+
+engines-deps: deps ## also compile a real inference engine, llama.cpp, in build/engines
+	@tools/deps --engines
+
+test-clients: clients-deps ## the gateway with curl, the openai package and a headless Chromium; as root
+	@$(MAKE) build
+	@$(BIN)/python -m pytest -m "netns or engines" $(PYTEST_ARGS) \
+		tests/netns/test_curl_client.py tests/netns/test_openai_client.py tests/engines/test_browser.py
+
+test-engines: engines-deps ## the gateway before real engines: llama.cpp, vLLM where it is installed; as root
+	@$(MAKE) build
+	@$(BIN)/python -m pytest -m engines $(PYTEST_ARGS) tests/engines/test_llama.py tests/engines/test_vllm.py
 
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build

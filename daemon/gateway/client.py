@@ -9,8 +9,8 @@ import struct
 from typing import TYPE_CHECKING, cast
 
 from xdp_router.core.listeners import ListenerKind
-from xdp_router.gateway.errors import MessageError
-from xdp_router.gateway.http_forward import error_response
+from xdp_router.gateway.errors import MessageError, SpeaksHttp2
+from xdp_router.gateway.http_forward import error_response, http2_refusal
 from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
@@ -175,7 +175,7 @@ class Client(asyncio.Protocol):
         """Answer in the backend's stead; the connection ends with it."""
         exchange, self.exchange = self.exchange, None
         front = self._front
-        front.figures.count("refused", front.listener.name, str(status))
+        self._count_refused(status)
         if exchange is not None:
             if exchange.is_answering:
                 exchange.abandon(text)
@@ -195,6 +195,9 @@ class Client(asyncio.Protocol):
                 )
             )
             self._end()
+
+    def _count_refused(self, status: int) -> None:
+        self._front.figures.count("refused", self._front.listener.name, str(status))
 
     def begin_tunnel(self) -> None:
         """From here on both sides speak another protocol."""
@@ -233,6 +236,11 @@ class Client(asyncio.Protocol):
             return
         try:
             head = self._reader.request(self._buffer)
+        except SpeaksHttp2 as error:
+            self._count_refused(error.status)
+            self.write(http2_refusal(error.reason))
+            self._end()
+            return
         except MessageError as error:
             self.refuse(error.status, error.reason)
             return
