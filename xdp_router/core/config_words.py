@@ -15,7 +15,7 @@ BACKEND_NAME = "fallback"
 SERVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("address", "name"), ()),
     "protocol": ("tcp", "udp"),
-    "handler": ("gateway",),
+    "handler": ("backends", "gateway"),
     "listener": (),
     "quic": _FLAG,
     "mode": ("race", "snapshot", "inline"),
