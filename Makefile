@@ -17,6 +17,7 @@ export DESTDIR PREFIX BINDIR SYSCONFDIR UNITDIR DATADIR PIP_ARGS
 
 OBJECT := ebpf/xdp_router.bpf.o
 OBJECT6 := ebpf/xdp_router6.bpf.o
+LOOKUP := ebpf/gateway_lookup.bpf.o
 BPF_SOURCES := $(wildcard ebpf/*.bpf.c)
 BPF_HEADERS := $(wildcard ebpf/*.h ebpf/lib/*.h)
 BENCH_SOURCES := $(wildcard bench/ebpf/*.bpf.c bench/ebpf/*.h bench/compare/*.c)
@@ -27,8 +28,9 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps fuzz-deps build check format test demo chaos fuzz bench bench-compare compare \
-	bench-gateway gateway dist install uninstall clean
+.PHONY: help deps bench-deps clients-deps engines-deps fuzz-deps build check format test \
+	test-clients test-engines demo chaos fuzz bench bench-compare compare bench-gateway gateway \
+	dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,15 +44,18 @@ bench-deps: deps ## also install what the benchmarks compare with and draw with:
 fuzz-deps: deps ## also install what finds bytes to fuzz with: atheris
 	@tools/deps --fuzz
 
-build: $(OBJECT) $(OBJECT6) ## compile the XDP program
+build: $(OBJECT) $(OBJECT6) $(LOOKUP) ## compile the BPF programs
 
 $(OBJECT): FAMILY := 4
 $(OBJECT6): FAMILY := 6
-$(OBJECT) $(OBJECT6): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
+$(LOOKUP): FAMILY := 4
+$(OBJECT) $(OBJECT6): SOURCE := xdp_router
+$(LOOKUP): SOURCE := gateway_lookup
+$(OBJECT) $(OBJECT6) $(LOOKUP): $(BPF_SOURCES) $(BPF_HEADERS) Makefile
 	@command -v $(CLANG) >/dev/null || { \
 		echo "make build: $(CLANG) was not found. Run: sudo make deps" >&2; exit 1; }
 	@echo "  CLANG    $@"
-	@$(CLANG) $(BPF_CFLAGS) -DXR_FAMILY=$(FAMILY) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/xdp_router.bpf.c -o $@.tmp
+	@$(CLANG) $(BPF_CFLAGS) -DXR_FAMILY=$(FAMILY) -Iebpf -I/usr/include/$(MULTIARCH) -c ebpf/$(SOURCE).bpf.c -o $@.tmp
 	@mv $@.tmp $@
 
 check: deps ## linters, types, import contracts, C format
@@ -68,6 +73,22 @@ format: deps ## format Python and C in place
 test: deps ## all tests; as root (sudo make test), else those that need root are skipped
 	@$(MAKE) build
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(PYTEST_ARGS)
+
+# A browser is 300 MB and an engine compiles for ten minutes: not in each 'make test'.
+clients-deps: deps ## also install the browser that the gateway is tested with: chromium
+	@tools/deps --clients
+
+engines-deps: deps ## also compile a real inference engine, llama.cpp, in build/engines
+	@tools/deps --engines
+
+test-clients: clients-deps ## the gateway with curl, the openai package and a headless Chromium; as root
+	@$(MAKE) build
+	@$(BIN)/python -m pytest -m "netns or engines" $(PYTEST_ARGS) \
+		tests/netns/test_curl_client.py tests/netns/test_openai_client.py tests/engines/test_browser.py
+
+test-engines: engines-deps ## the gateway before real engines: llama.cpp, vLLM where it is installed; as root
+	@$(MAKE) build
+	@$(BIN)/python -m pytest -m engines $(PYTEST_ARGS) tests/engines/test_llama.py tests/engines/test_vllm.py
 
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
@@ -121,5 +142,5 @@ uninstall: ## remove what was installed; the configuration stays
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT6) ebpf/*.bpf.o.tmp
+	rm -rf .import_linter_cache .coverage $(OBJECT) $(OBJECT6) $(LOOKUP) ebpf/*.bpf.o.tmp
 	find xdp_router daemon cli ebpf tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ from .output import stdout
 from .render_backends import backends as backends
 from .render_gain import costs, gain_line
 from .render_score import told_line, told_words
+from .render_steering import absence_of, listener_of
 from .tables import (
     NONE,
     Row,
@@ -120,14 +121,14 @@ def services(rows: Sequence[Row]) -> None:
             row["forwarding"],
             row["fallback"] or NONE,
             micros(row["deadline_ms"] * 1000),
-            " ".join(row["backends"]),
+            " ".join(row["backends"]) or listener_of(row),
             count(row["decisions"]),
             count(row["open"]),
             *([_of_limit(row)] if limited else []),
         )
     show_addresses(table, "No services.")
     for row in rows:
-        for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row)):
+        for line in (_flood(row), _not_stateless(row["flood"]), gain_line(row), absence_of(row)):
             if line:
                 make_console().print(f"{row['name']}: {line}")
 

@@ -84,6 +84,7 @@ from .service_watch import ServiceWatch
 from .shares import SharesKeeper
 from .signals import Signals, go_on, held
 from .stateless import ForwardingKeeper, StatelessReport
+from .steering import begin_steering
 from .tasks import Tasks, keep_up
 from .usage_keeper import UsageKeeper
 from .views import handlers
@@ -173,6 +174,7 @@ class Router:
         self._load(undo)
         changes = self.host_changes = self._change_host(undo)
         self._fill_maps()
+        self.steering = begin_steering(self, undo, adopted=self._former is not None)
         self._start_engine(undo)
         known = {number: value.mac for number, value in self.state.maps.interfaces.items()}
         self.attachments.remember(known, found)
@@ -201,15 +203,15 @@ class Router:
         deadlines = {service.id: service.deadline_ns for service in self.config.services}
         waiting = takeover.drain_leftovers(self._ring, deadlines)
         if self._former is not None:
-            former = self._former.plane.maps
-            waiting[:0] = takeover.leftover_events(former, self.plane.maps, deadlines)
+            waiting[:0] = takeover.leftover_events(self._former.plane, self.plane, deadlines)
         self.loop.start()
         lock.release()  # the heartbeat says from here on whose it is
         for first in waiting:
             self.loop.handle(first)
-        undo.callback(lambda: self.attachments.close(detach=self._takes_away()))
+        undo.callback(lambda: self.attachments.close(detach=self.takes_away()))
         for link in found:
             self.attachments.attach(link)
+        self.steering.change(self.config)
         self.handoff.look()  # with a program on it a device may take frames
         self.state.open_services()
         self._watch(undo, names)
@@ -268,7 +270,7 @@ class Router:
         pins = self.plane.pin_dir
         assert pins is not None
         undo.callback(
-            lambda: changes.restore(self.options.pins, pins) if self._takes_away() else None
+            lambda: changes.restore(self.options.pins, pins) if self.takes_away() else None
         )
         changes.reserve_ports(self.config.reserved_ports)
         return changes
@@ -452,7 +454,8 @@ class Router:
         """Whether the data plane goes on when this daemon ends."""
         return self._leave_behind and self.plane.owns_pins()
 
-    def _takes_away(self) -> bool:
+    def takes_away(self) -> bool:
+        """Whether everything goes with this daemon."""
         return not self._leave_behind and self.plane.owns_pins()
 
     def _unpin(self) -> None:

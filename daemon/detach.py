@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xdp_router.adapters import bpf_syscall as bpf
-from xdp_router.adapters import sysctl
+from xdp_router.adapters import local_routes, sysctl
 from xdp_router.adapters.control import ControlError, remove_stale_socket
 from xdp_router.adapters.dataplane import NoInstance, daemon_stays
+from xdp_router.adapters.local_routes import LocalRoutes
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pin_lock import pins_locked
 from xdp_router.adapters.pins import (
+    LOOKUP_PIN,
     find_instances,
     instance_of,
     pinned_links,
@@ -22,6 +24,7 @@ from xdp_router.adapters.pins import (
     remove_pins,
 )
 from xdp_router.adapters.port_sharing import leave_to_others
+from xdp_router.core.address import format_addr
 from xdp_router.core.errors import XdpRouterError
 
 
@@ -60,6 +63,7 @@ def _detach(interfaces: Sequence[str], pins: Path) -> Iterator[str]:
                 os.close(fd)
             yield f"{name}: detached"
         yield from _undo_notes(found.path)
+        _detach_lookup(found.path)
         remove_pins(found.path)
         remove_abandoned(found.path.parent, found.interfaces)
         done.add(found.path)
@@ -73,9 +77,11 @@ def _undo_notes(pin_dir: Path) -> Iterator[str]:
     fd = bpf.open_pinned(str(pin_dir / "notes"))
     try:
         notes = Notes(fd)
-        ports, netns, control, sysctls = (notes.read(note) for note in Note)
+        ports, netns, control, sysctls, routes = (notes.read(note) for note in Note)
     finally:
         os.close(fd)
+    # First: nothing else is to be found at these addresses by who still has their program.
+    yield from _remove_routes(routes, netns)
     if ports:
         yield _release_ports(pin_dir, ports, netns)
     for change in sysctl.parse_changes(sysctls):
@@ -84,6 +90,34 @@ def _undo_notes(pin_dir: Path) -> Iterator[str]:
         with contextlib.suppress(ControlError):  # another program's, or in use: not ours
             if remove_stale_socket(Path(control)):
                 yield f"{control}: removed"
+
+
+def _detach_lookup(pin_dir: Path) -> None:
+    pin = pin_dir / LOOKUP_PIN
+    if pin.exists():
+        fd = bpf.open_pinned(str(pin))
+        try:
+            bpf.link_detach(fd)
+        finally:
+            os.close(fd)
+
+
+def _remove_routes(addresses: str, netns: str) -> Iterator[str]:
+    if not addresses:
+        return
+    if netns != sysctl.namespace_id():
+        yield (
+            f"{addresses}: still local, in the network namespace of the daemon: "
+            f"ip route flush table local proto {local_routes.PROTOCOL} there"
+        )
+        return
+    try:
+        with LocalRoutes() as routes:
+            for addr in sorted(local_routes.parse_addresses(addresses)):
+                if routes.remove(addr):
+                    yield f"{format_addr(addr)}: no longer local"
+    except (XdpRouterError, ValueError) as error:
+        yield f"{addresses}: still local: {error}"
 
 
 def _put_back(change: sysctl.Change, netns: str) -> str:

@@ -124,7 +124,8 @@ class Handoff:
     def change(self, config: RouterConfig, retired: Iterable[Backend]) -> None:
         """Look for these services and backends from the next look on."""
         self._mode = config.settings.kernel_handoff
-        addrs = {service.endpoint.addr for service in config.services}
+        # Of those that the gateway takes up the kernel forwards no replies: it makes them.
+        addrs = {service.endpoint.addr for service in config.services if not service.listener}
         self._sources = sorted(addr for addr in addrs if not is_ipv6(addr))
         """Of IPv4: the kernel looks at no source of IPv6."""
         known = (*addrs, *(backend.endpoint.addr for backend in retired))

@@ -93,7 +93,7 @@ class KernelState:
         running: dict[Endpoint, abi.ServiceValue] = {}
         before: dict[int, abi.BackendValue] = {}
         if self._adopted:
-            running = {at: value for at, value in self.maps.services.items() if value.backend_count}
+            running = self.maps.services.running()
             before = {each: as_well(value) for each, value in self.maps.backends.items()}
         for bucket in (abi.TOKENS_EVENTS, abi.TOKENS_ICMP, abi.TOKENS_ECHO):
             self.maps.tokens.fill(bucket, 0, now_ns - _NS_PER_S)

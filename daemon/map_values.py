@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.event_budget import deep_ring, price
-from xdp_router.core.model import Backend, Mode, Service
+from xdp_router.core.model import NO_BACKEND, Backend, Mode, Service
 
 from .service_rules import admission_of
 
@@ -101,7 +101,7 @@ def service_value(service: Service, burst: int, *, stateless: bool) -> abi.Servi
         event_burst_ns=burst_ns,
         snapshot_age_ns=service.snapshot_age_ns,
         id=service.id,
-        first_backend=min(backend.id for backend in service.backends),
+        first_backend=min((backend.id for backend in service.backends), default=NO_BACKEND),
         backend_count=len(service.backends),
         fallback=service.fallback,
         # Until there is a table to pick by the daemon decides.

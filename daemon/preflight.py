@@ -11,6 +11,7 @@ import structlog
 
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters import netlink, xdp_link
+from xdp_router.adapters.gateway_checks import check_gateway
 from xdp_router.adapters.host_checks import (
     HostWarning,
     check_interface,
@@ -134,8 +135,13 @@ def service_faults(services: Iterable[Service], interfaces: Iterable[str]) -> li
 def _of_services(
     services: Iterable[Service], found: Collection[netlink.LinkInfo]
 ) -> Iterator[HostWarning]:
+    taken_up = []
     for service in services:
-        yield from check_service(service.endpoint, found, service.except_ports)
+        gateway = bool(service.listener)
+        if gateway:
+            taken_up.append(service.endpoint)
+        yield from check_service(service.endpoint, found, service.except_ports, taken_up=gateway)
+    yield from check_gateway(taken_up, found)
 
 
 def report(findings: Iterable[HostWarning]) -> None:

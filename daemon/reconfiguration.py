@@ -186,6 +186,7 @@ class Reconfiguration:
         if not changes:
             self._tell(changes)
             return changes
+        await asyncio.to_thread(router.steering.prepare, config)
         if router.state.is_lost() or not router.ready:
             raise CannotChange("the data plane is another daemon's by now")
         if {each.id for each in retired} != self._would_retire(config):
@@ -249,7 +250,9 @@ class Reconfiguration:
     def _require_possible(self, changes: Changes, wanted: RouterConfig) -> None:
         refused = changes.refused
         has_ipv6 = bpf.map_info(self._router.plane.maps["flow_table6"]).max_entries > 1
-        if not has_ipv6 and speaks_ipv6(wanted.services, ()):
+        # Of those that the gateway takes up nothing is in the tables.
+        routed = [service for service in wanted.services if not service.listener]
+        if not has_ipv6 and speaks_ipv6(routed, ()):
             refused.append(
                 "the first service or backend of IPv6, for which there are no tables: restart the "
                 "daemon with --persist: connections go on"
@@ -283,6 +286,7 @@ class Reconfiguration:
         router.health.change(config)
         router.loop.obey(commands)
         finish()
+        router.steering.change(config)
         for gone in {each.id for each in router.config.services} - {
             each.id for each in config.services
         }:

@@ -33,6 +33,8 @@ def admission_of(service: Service, *, stateless: bool = False) -> dict[str, Any]
         flags |= abi.SERVICE_ECHO
     if stateless:
         flags |= abi.SERVICE_STATELESS
+    if service.listener:
+        flags |= abi.SERVICE_GATEWAY
     return {
         "flags": flags,
         "flow_limit": service.max_connections,

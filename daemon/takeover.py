@@ -157,12 +157,12 @@ def _is_other(maps: Mapping[str, int], name: str, sizes: Sizes) -> bool:
 
 
 def leftover_events(
-    old: Mapping[str, int], maps: Mapping[str, int], deadlines_ns: Mapping[int, int]
+    former: DataPlane, plane: DataPlane, deadlines_ns: Mapping[int, int]
 ) -> list[FirstPacket | Datagram]:
-    """``drain_leftovers`` of a former's ring that is not the one of ``maps``."""
-    fd = old["first_packet_events"]
+    """``drain_leftovers`` of a former's ring that is not the one of ``plane``."""
+    fd = former.maps["first_packet_events"]
     size = bpf.map_info(fd).max_entries
-    if bpf.map_info(maps["first_packet_events"]).id == bpf.map_info(fd).id:
+    if bpf.map_info(plane.maps["first_packet_events"]).id == bpf.map_info(fd).id:
         return []
     ring = RingBuffer(fd, size)
     try:

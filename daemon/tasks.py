@@ -92,3 +92,5 @@ def keep_up(router: Router, garbage: GarbageKeeper) -> None:
     keep(garbage.run, "garbage")
     keep(router.health.watch, "signs of backends")
     keep(router.health.work, "dead backends")
+    keep(router.steering.look, "local routes")
+    keep(router.steering.follow, "the gateway's sockets")

@@ -165,8 +165,9 @@ class Views:
                 "name": service.name,
                 "address": format_endpoint(service.endpoint),
                 "protocol": protocol_name(service.endpoint.proto),
-                "mode": self._router.engine.roster.mode_of(service.id).name.lower(),
-                "forwarding": service.forwarding.name.lower(),
+                "mode": "gateway" if service.listener else self._mode(service),
+                "forwarding": "none" if service.listener else service.forwarding.name.lower(),
+                "gateway": self._router.steering.view(service),
                 "fallback": self._backend_name(service.fallback),
                 "deadline_ms": service.deadline_ns / 1e6,
                 "backends": [backend.name for backend in service.backends],
@@ -196,6 +197,9 @@ class Views:
         gone = (each for each in router.retirement.backends if each.service == service.id)
         loads = router.state.maps.backend_loads
         return sum(loads.open(each.id) for each in (*service.backends, *gone))
+
+    def _mode(self, service: Service) -> str:
+        return self._router.engine.roster.mode_of(service.id).name.lower()
 
     def _is_there(self, service: Service) -> bool:
         """Whether a service is still one: rows are sent while others may change things."""

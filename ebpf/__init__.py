@@ -10,7 +10,10 @@ FOLDER = Path(__file__).resolve().parent
 
 OBJECT_PATHS = {4: FOLDER / "xdp_router.bpf.o", 6: FOLDER / "xdp_router6.bpf.o"}
 """The compiled program of each address family."""
+LOOKUP_PATH = FOLDER / "gateway_lookup.bpf.o"
+"""The compiled program that leads connections to the gateway's sockets; of both families."""
 MAIN_SOURCE = "xdp_router.bpf.c"
+LOOKUP_SOURCE = "gateway_lookup.bpf.c"
 BCC_INCLUDE = FOLDER / "bcc_include"
 """Stand-ins for the kernel headers that bcc's own helper header includes."""
 
@@ -36,9 +39,9 @@ def object_bytes(family: int = 4) -> bytes:
 def source_files() -> dict[str, str]:
     """Return the C sources: path relative to ``ebpf/`` -> text, the main source first.
 
-    Holds the main source, ``abi.h`` and all of ``lib/``; not ``bcc_include``.
-    Raises OSError when the main source is missing or a file cannot be read.
+    Holds both programs' sources, ``abi.h`` and all of ``lib/``; not ``bcc_include``.
+    Raises OSError when one of these is missing or a file cannot be read.
     """
     headers = sorted([*FOLDER.glob("*.h"), *FOLDER.glob("lib/*.h")])
-    files = [FOLDER / MAIN_SOURCE, *headers]
+    files = [FOLDER / MAIN_SOURCE, FOLDER / LOOKUP_SOURCE, *headers]
     return {path.relative_to(FOLDER).as_posix(): path.read_text("utf-8") for path in files}

@@ -102,7 +102,11 @@
 	X(inline_tried)     /* chosen to be measured again */                                              \
 	X(decided_control_arm) /* by XDP, not by the service's mode: to compare it with */                 \
 	X(flow_moved)     /* its flow was in the table of before a change of size, and moved */            \
-	X(flow_not_moved) /* likewise, but the new one is full: forwarded from there */
+	X(flow_not_moved) /* likewise, but the new one is full: forwarded from there */                    \
+	X(pass_gateway)   /* of a service that the gateway of this host takes up: to the kernel */         \
+	X(gateway_steered)  /* by the kernel's stack, to a listening socket of the gateway */              \
+	X(gateway_absent)   /* likewise, but the gateway has none: refused */                              \
+	X(taken_up_refused) /* to another port of an address that is here for the gateway alone */
 
 enum xr_counter {
 #define XR_COUNTER_ENUM(name) XR_COUNT_##name,

@@ -10,6 +10,8 @@ enum xr_endpoint {
 	XR_ENDPOINT_PROBE = 2, /* backend_index: where only probes of the backend go */
 	XR_ENDPOINT_STUN = 3,  /* the same, to a STUN server: its answers have our hash */
 	XR_ENDPOINT_ECHO = 4,  /* services: ICMP echo to the address is answered; port 0 */
+	/* services: this host takes the address for the gateway's sake alone; port and protocol 0 */
+	XR_ENDPOINT_TAKEN_UP = 5,
 };
 
 /* services and backend_index share this key. */
@@ -44,6 +46,7 @@ XR_ASSERT_SIZE(port_ranges, 32);
 #define XR_SERVICE_SOURCES 0x04   /* source_rules has rules of it */
 #define XR_SERVICE_AFFINITY 0x08  /* flows of one source address go to one backend */
 #define XR_SERVICE_STATELESS 0x10 /* over budget, flows may be forwarded without an entry */
+#define XR_SERVICE_GATEWAY 0x20   /* without backends: the gateway of this host takes it up */
 
 struct service {
 	__u64 deadline_ns;

@@ -16,8 +16,8 @@ from tests.support.privileges import in_ci, require_root
 TESTS = Path(__file__).parent
 
 # Cheap tiers first: a broken core is reported before anything is built on it.
-TIERS = ("unit", "packaging", "fuzz", "bpf", "netns", "e2e")
-ROOT_TIERS = {"netns", "e2e"}
+TIERS = ("unit", "packaging", "fuzz", "bpf", "netns", "e2e", "engines")
+ROOT_TIERS = {"netns", "e2e", "engines"}
 
 SEED_VARIABLE = "XDP_ROUTER_TEST_SEED"
 LIVES_VARIABLE = "XDP_ROUTER_LIVES_SEED"
@@ -36,9 +36,11 @@ hypothesis.settings.load_profile("default")
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Print what is needed to repeat the run."""
     missing = "fails" if in_ci() else "skips"
+    left_out = "not engines" in config.option.markexpr
     return [
         f"random seed: {SEED} (repeat with {SEED_VARIABLE}={SEED})",
         f"kernel: {os.uname().release}, uid {os.geteuid()}; a missing privilege {missing}",
+        *(["tests/engines left out: make test-clients, make test-engines"] if left_out else []),
     ]
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from setuptools import build_meta
 
-OBJECTS = (Path("ebpf/xdp_router.bpf.o"), Path("ebpf/xdp_router6.bpf.o"))
+OBJECTS = tuple(
+    Path("ebpf", name) for name in ("xdp_router.bpf.o", "xdp_router6.bpf.o", "gateway_lookup.bpf.o")
+)
 
 
 def main() -> None:

@@ -142,9 +142,8 @@ def service() -> None:
     "--backend",
     "backends",
     multiple=True,
-    required=True,
     metavar="ADDR:PORT[,KEY=VALUE...]",
-    help="A backend of it; may be given several times.",
+    help="A backend of it; may be given several times. With handler=gateway it has none.",
 )
 @_words("service", needed=False)
 @_edit_options
@@ -161,6 +160,10 @@ def service_add(
     """Add a service at an address, with its backends."""
     where, slash, protocol = address.partition("/")
     said = {"address": where, **({"protocol": protocol} if slash else {}), **_keys(keys)}
+    if not backends and "handler" not in said:
+        raise click.UsageError(
+            "Missing option '--backend': only with handler=gateway there is none"
+        )
     tables = []
     for backend in backends:
         server, *more = backend.split(",")

@@ -14,9 +14,12 @@ ANSWER_MOST = 8 << 20
 
 
 class Answer:
-    """``head`` and the bytes behind it. ``verdict``: what the newest events came to."""
+    """``head`` and the bytes behind it. ``is_coded``: compressed, so that nobody can look inside.
 
-    __slots__ = ("head", "kept", "is_stream", "size", "_body", "_events")
+    A stream of that kind is judged by its first bytes.
+    """
+
+    __slots__ = ("head", "kept", "is_stream", "is_coded", "size", "_body", "_events")
 
     def __init__(self, head: ResponseHead) -> None:
         self.head = head
@@ -24,6 +27,8 @@ class Answer:
         self.size = 0
         kind = head.get(b"content-type") or b""
         self.is_stream = head.status == 200 and kind[:17].lower() == b"text/event-stream"
+        coding = head.get(b"content-encoding") or b"identity"
+        self.is_coded = coding.lower() != b"identity"
         if self.is_stream:
             self._body = BodyReader(head.framing, head.length, decode=True, status=502)
             self._events = SseReader()
@@ -37,6 +42,8 @@ class Answer:
         if not self.is_stream:
             return Verdict.NOTHING
         self._body.feed(data)
+        if self.is_coded:
+            return Verdict.TOKEN if any(self._body.payload) else Verdict.NOTHING
         found = Verdict.NOTHING
         for piece in self._body.payload:
             for event in self._events.feed(piece):

@@ -9,8 +9,8 @@ import struct
 from typing import TYPE_CHECKING, cast
 
 from xdp_router.core.listeners import ListenerKind
-from xdp_router.gateway.errors import MessageError
-from xdp_router.gateway.http_forward import error_response
+from xdp_router.gateway.errors import MessageError, SpeaksHttp2
+from xdp_router.gateway.http_forward import error_response, http2_refusal
 from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .front import Front
 
 _RESET = struct.pack("ii", 1, 0)
+BODY_LEAST = 16 << 10
+"""Bytes of a body that come within ``body_timeout``, or it is late."""
+AHEAD_MOST = 1 << 20
+"""Bytes of later requests beyond ``max_head``, which reading stops at."""
 _LINGER_S = 1.0
 """How long what a client still sends is read and dropped, so that it gets our last words."""
 _NS = 1e9
@@ -48,6 +52,7 @@ class Client(asyncio.Protocol):
         "_timer",
         "_paused",
         "_is_ending",
+        "_body_seen",
     )  # fmt: skip - one line each would say less
 
     def __init__(self, front: Front) -> None:
@@ -71,6 +76,7 @@ class Client(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._is_ending = False
+        self._body_seen = 0
 
     # What the event loop does
 
@@ -169,7 +175,7 @@ class Client(asyncio.Protocol):
         """Answer in the backend's stead; the connection ends with it."""
         exchange, self.exchange = self.exchange, None
         front = self._front
-        front.figures.count("refused", front.listener.name, str(status))
+        self._count_refused(status)
         if exchange is not None:
             if exchange.is_answering:
                 exchange.abandon(text)
@@ -189,6 +195,9 @@ class Client(asyncio.Protocol):
                 )
             )
             self._end()
+
+    def _count_refused(self, status: int) -> None:
+        self._front.figures.count("refused", self._front.listener.name, str(status))
 
     def begin_tunnel(self) -> None:
         """From here on both sides speak another protocol."""
@@ -227,6 +236,11 @@ class Client(asyncio.Protocol):
             return
         try:
             head = self._reader.request(self._buffer)
+        except SpeaksHttp2 as error:
+            self._count_refused(error.status)
+            self.write(http2_refusal(error.reason))
+            self._end()
+            return
         except MessageError as error:
             self.refuse(error.status, error.reason)
             return
@@ -248,8 +262,8 @@ class Client(asyncio.Protocol):
             return
         # Legs answer in a later turn of the loop, so nothing is answered yet.
         if exchange.wants_body:
-            after_s = self._front.listener.body_timeout_ns / _NS
-            self._timer = self._loop.call_later(after_s, self._body_is_late)
+            self._body_seen = 0
+            self._watch_body()
             if rest:
                 self._body(exchange, rest, 0)
         elif rest:
@@ -274,7 +288,10 @@ class Client(asyncio.Protocol):
     def _ahead(self, data: bytes) -> None:
         """Of the next request, before this one is answered: kept, within bounds."""
         self._buffer += data
-        if len(self._buffer) > self._front.listener.max_head:
+        most = self._front.listener.max_head
+        if len(self._buffer) > most + AHEAD_MOST:
+            self.reset()  # reading was resumed again and again for the sake of an answer
+        elif len(self._buffer) > most:
             self.pause()
 
     def _head_is_late(self) -> None:
@@ -284,8 +301,20 @@ class Client(asyncio.Protocol):
 
     def _body_is_late(self) -> None:
         self._timer = None
+        exchange = self.exchange
+        if exchange is not None:
+            came = exchange.record.bytes_in - self._body_seen
+            # It comes; or nobody takes it, which is not the client's fault.
+            if came >= BODY_LEAST or self._paused:
+                self._body_seen += came
+                self._watch_body()
+                return
         self._front.figures.count("deadline_closes", self._front.listener.name, "body")
         self.refuse(408, "the request's body was not whole in time")
+
+    def _watch_body(self) -> None:
+        after_s = self._front.listener.body_timeout_ns / _NS
+        self._timer = self._loop.call_later(after_s, self._body_is_late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from xdp_router.gateway.http_body import BodyReader
@@ -12,7 +13,11 @@ from xdp_router.gateway.http_head import Framing
 from .answer import Answer
 from .leg import Leg
 
-_EVENT_END = b"\n\n"
+# An event's end has either kind of line end: sse-starlette, for one, writes CRLF.
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_TAIL = 64
+_SHORT_CHUNK = re.compile(rb"(?:^|\r\n)0*[12][\t ]*(?:;[^\r\n]*)?\r\n\r?\n\Z")
+"""A chunk whose size line could be taken for half of an event's end."""
 _LOST = (
     b"event: error\n"
     b'data: {"error": {"message": "the backend broke off", "type": "server_error", '
@@ -23,11 +28,22 @@ _LOST = (
 class Delivery:
     """Of one answer. ``write`` takes bytes for the client."""
 
-    __slots__ = ("leg", "is_stream", "tokens", "sent", "newest_ns", "_write", "_unchunk", "_tail")
+    __slots__ = (
+        "leg",
+        "is_stream",
+        "tokens",
+        "sent",
+        "newest_ns",
+        "_write",
+        "_unchunk",
+        "_tail",
+        "_is_coded",
+    )
 
     def __init__(self, leg: Leg, answer: Answer, version: int, write: Callable[[bytes], None]):
         self.leg = leg
         self.is_stream = answer.is_stream
+        self._is_coded = answer.is_coded
         self.tokens = 0
         self.sent = 0
         """Bytes of content, with the framing of chunks."""
@@ -35,6 +51,7 @@ class Delivery:
         self._write = write
         self._unchunk: BodyReader | None = None
         self._tail = b""
+        """The last bytes that were written, chunks and all."""
         if version == 10 and answer.head.framing is Framing.CHUNKED:
             self._unchunk = BodyReader(Framing.CHUNKED, decode=True, status=502)
 
@@ -61,11 +78,16 @@ class Delivery:
 
         Anywhere else an event of ours would become part of one of the backend's.
         """
-        body = self.leg.body
-        if self.is_stream and self._tail == _EVENT_END and body is not None:
-            if self._unchunk is not None:
+        body, head = self.leg.body, self.leg.head
+        if not self.is_stream or self._is_coded or body is None or head is None:
+            return
+        if self._unchunk is not None or head.framing is Framing.CLOSE:
+            if not self._tail or self._tail.endswith(_EVENT_ENDS):
                 self._write(_LOST)
-            elif body.between_chunks:
+        elif body.between_chunks:
+            content = self._tail[:-2]
+            is_end = content.endswith(_EVENT_ENDS) and _SHORT_CHUNK.search(content) is None
+            if is_end or not content:
                 self._write(b"%x\r\n%b\r\n" % (len(_LOST), _LOST))
 
     def _taken(self, data: bytes) -> bytes:
@@ -75,6 +97,5 @@ class Delivery:
         self.sent += len(data)
         if self.is_stream and data:
             self.tokens += data.count(b"data: {")
-            end = data[:-2] if data.endswith(b"\r\n") else data  # of a chunk
-            self._tail = (self._tail + end)[-2:]
+            self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
         return data

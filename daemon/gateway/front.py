@@ -80,11 +80,15 @@ class World:
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.loop, self.clock)
-        self._prefix = f"{os.getpid():x}-{int(self.wall() * 1000) & 0xFFFFFFF:x}"
+        drawn = os.urandom(9).hex()
+        self._prefix = f"{drawn[:8]}-{drawn[8:12]}-4{drawn[12:15]}-8{drawn[15:]}"
 
     def new_id(self) -> str:
-        """Of a request, in all workers and for some days."""
-        return f"{self._prefix}-{next(self._ids):x}"
+        """Of a request; no other in any worker at any time.
+
+        In the form of a random UUID (RFC 9562, 5.4): there are backends that refuse others.
+        """
+        return f"{self._prefix}-{next(self._ids):012x}"
 
     @staticmethod
     def draws() -> tuple[float, float, float]:

@@ -17,7 +17,7 @@ class RequestBody:
     __slots__ = ("kept", "is_kept", "size", "_framing", "_keep_all", "_most", "_reader")
 
     def __init__(self, head: RequestHead, most: int, *, keep_all: bool) -> None:
-        """Raise MessageError (413) if its length is more."""
+        """Raise MessageError (413) if its length is more, or (415) if it cannot be read."""
         self.kept = bytearray()
         """As it came, from its beginning on, if ``is_kept``; else nothing."""
         self.is_kept = True
@@ -28,6 +28,9 @@ class RequestBody:
         self._reader = BodyReader(head.framing, head.length)
         if most and head.framing is Framing.LENGTH and head.length > most:
             raise self._too_long()
+        coding = head.get(b"content-encoding") if keep_all else None
+        if coding is not None and coding.lower() != b"identity":
+            raise MessageError(415, "a prompt with a Content-Encoding: it has to be read here")
 
     @property
     def is_whole(self) -> bool:

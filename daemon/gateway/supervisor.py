@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from .listening import ListeningSockets
 from .page import PASSING, FiguresPage
 from .prober import Prober
 from .rows import Rows, addresses
+from .sharing import SocketSharing
 from .totals import Totals
 from .worker_process import WorkerProcess
 
@@ -152,6 +154,7 @@ class Supervisor:
         self._acquire(succession, undo)
         self._commands = ControlCommands(self)
         self._handover = HandoverServer(self._options.control, self._legacy, self._release)
+        self._sharing = SocketSharing(self._options.control, self._shown)
         undo.push_async_callback(self._let_go)
         former = succession.legacy.metrics if succession is not None else None
         if succession is None:
@@ -169,6 +172,7 @@ class Supervisor:
         if succession is not None:
             await self._succeed(succession)
         self._means.sockets.keep_only(self.config)
+        self._sharing.start()
         self.state = "serving"
         self.tasks.keep(self._look, "figures")
         if signals.hangups:
@@ -283,6 +287,7 @@ class Supervisor:
     async def _let_go(self) -> None:
         """Of what can be one gateway's only."""
         self._handover.close()
+        self._sharing.close()
         if hasattr(self, "_control"):
             await self._control.close()
         await self._stop_metrics()
@@ -296,6 +301,7 @@ class Supervisor:
     async def _drain(self) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))
         self._handover.close()
+        self._sharing.close()
         async with self._lock:
             pass  # a reload that was under way has given up now, or is done; no other one begins
         # Before the workers': those accept until they close the last ones.
@@ -383,6 +389,7 @@ class Supervisor:
             raise
         self._document = document
         sockets.keep_only(document.config)
+        self._sharing.tell()
         self.prober.follow(document.config, self.rows.all)
         self.hearsay.follow(document.config, self.rows.all)
         for each in self.generations[:-1]:
@@ -408,7 +415,12 @@ class Supervisor:
                 await self._serve_metrics(former)
             raise
 
-    # Handing over
+    # Showing, and handing over
+
+    def _shown(self) -> dict[str, socket.socket]:
+        """A listening socket of each listener, for a router on this host."""
+        sockets = self._means.sockets
+        return {each.name: sockets.of(each.address)[0] for each in self.config.listeners}
 
     def _legacy(self) -> Legacy:
         if self.state != "serving" or self._lock.locked():

@@ -43,6 +43,8 @@ static __always_inline int classify_new(struct xdp_md *ctx, const struct packet 
 	service = services_lookup(&key);
 	if (is_client && unless_left_out(service))
 		return go_to_service(ctx, p);
+	if (is_client && is_for_gateway(service))
+		return pass(XR_COUNT_pass_gateway);
 	control = control_lookup();
 	ref = backend_of_source(p, control);
 	if (control && is_probe_port(control, p->key.dport)) {
@@ -55,9 +57,13 @@ static __always_inline int classify_new(struct xdp_md *ctx, const struct packet 
 	}
 	/* After the answers to probes and to ports of fullnat: a service of all ports would have
 	 * swallowed them. */
-	if (is_client && !service && has_ranges(control) && !is_to_nat_port(p, control, ref) &&
-	    service_in_ranges(p))
-		return go_to_service(ctx, p);
+	if (is_client && !service && has_ranges(control) && !is_to_nat_port(p, control, ref)) {
+		service = entry_in_ranges(&key);
+		if (unless_left_out(service))
+			return go_to_service(ctx, p);
+		if (is_for_gateway(service))
+			return pass(XR_COUNT_pass_gateway);
+	}
 	if (!ref)
 		return pass(XR_COUNT_pass_not_service);
 	stages_call(ctx, XR_STAGE_REPLY);

@@ -4,6 +4,7 @@
 #define XR_MAPS_BCC_H
 
 #define XR_SEC
+#define XR_SEC_LOOKUP
 
 BPF_TABLE("hash", struct endpoint_key, struct service, services, 1);
 BPF_TABLE("array", u32, struct backend, backends, 1);
@@ -51,6 +52,24 @@ struct first_packet_events_table_t {
 #define bpf_perf_event_read bpf_ringbuf_query
 __attribute__((section("maps/ringbuf"))) struct first_packet_events_table_t first_packet_events = {
 	.max_entries = 4096};
+
+#ifdef XR_GATEWAY_LOOKUP
+/* bcc's own BPF_SOCKHASH has no lookup. */
+struct gateway_sockets_table_t {
+	u32 key;
+	u64 leaf;
+	struct bpf_sock *(*lookup)(u32 *);
+	u32 max_entries;
+	int flags;
+};
+__attribute__((section("maps/sockhash"))) struct gateway_sockets_table_t gateway_sockets = {
+	.max_entries = 1};
+
+static __always_inline struct bpf_sock *gateway_sockets_lookup(u32 service)
+{
+	return gateway_sockets.lookup(&service);
+}
+#endif
 
 static __always_inline struct service *services_lookup(struct endpoint_key *key)
 {

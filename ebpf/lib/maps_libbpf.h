@@ -6,6 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define XR_SEC SEC("xdp")
+#define XR_SEC_LOOKUP SEC("sk_lookup")
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
@@ -52,6 +53,15 @@ XR_MAP(leaving, BPF_MAP_TYPE_ARRAY, __u32, __u64);
 XR_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64);
 XR_MAP(interfaces, BPF_MAP_TYPE_HASH, __u32, struct interface);
 XR_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch);
+
+#ifdef XR_GATEWAY_LOOKUP
+XR_MAP(gateway_sockets, BPF_MAP_TYPE_SOCKHASH, __u32, __u64);
+
+static __always_inline struct bpf_sock *gateway_sockets_lookup(__u32 service)
+{
+	return bpf_map_lookup_elem(&gateway_sockets, &service);
+}
+#endif
 
 /* The declared size carries the ABI version, which the loader compares. */
 struct {

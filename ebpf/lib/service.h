@@ -2,7 +2,8 @@
 /*
  * Which service a packet is of. One with just its address and port comes first; then, if there
  * are services of many ports, the narrowest range of the address that holds the port. An entry
- * without backends says that a port, or a range of them, is left out of a wider one.
+ * without backends says that a port, or a range of them, is left out of a wider one, or that
+ * the gateway takes it up.
  */
 #ifndef XR_SERVICE_H
 #define XR_SERVICE_H
@@ -34,12 +35,16 @@ static __always_inline struct service *unless_left_out(struct service *service)
 	return service && service->backend_count ? service : 0;
 }
 
-/* The lowest port of the first range that holds the packet's; -1: none does. */
-static __always_inline __s32 range_of(const flow_key_t *flow)
+/* Is it one that the gateway of this host takes up? XDP leaves its packets to the kernel. */
+static __always_inline int is_for_gateway(const struct service *service)
 {
-	struct range_key key = {.addr = shared_addr(flow->daddr), .proto = flow->proto};
-	struct port_ranges *ranges = service_ranges_lookup(&key);
-	__u32 port = xr_ntohs(flow->dport);
+	return service && (service->flags & XR_SERVICE_GATEWAY);
+}
+
+/* The lowest port of the first range of an address that holds `port`; -1: none does. */
+static __always_inline __s32 range_with(struct range_key *key, __u32 port)
+{
+	struct port_ranges *ranges = service_ranges_lookup(key);
 	__s64 found = -1;
 	int i;
 
@@ -60,17 +65,25 @@ static __always_inline __s32 range_of(const flow_key_t *flow)
 	return found;
 }
 
-static __always_inline struct service *service_in_ranges_of(const flow_key_t *flow)
+/* What is said of the range that `key`, of one port, lies in; 0: it lies in none. */
+static __always_inline struct service *entry_in_ranges(struct endpoint_key *key)
 {
-	struct endpoint_key key;
-	__s32 low = range_of(flow);
+	struct range_key range = {.addr = key->addr, .proto = key->proto};
+	__s32 low = range_with(&range, xr_ntohs(key->port));
 
 	if (low < 0)
 		return 0;
+	key->port = xr_htons(low);
+	key->kind = XR_ENDPOINT_RANGE;
+	return services_lookup(key);
+}
+
+static __always_inline struct service *service_in_ranges_of(const flow_key_t *flow)
+{
+	struct endpoint_key key;
+
 	service_key_of_flow(flow, &key);
-	key.port = xr_htons(low);
-	key.kind = XR_ENDPOINT_RANGE;
-	return unless_left_out(services_lookup(&key));
+	return unless_left_out(entry_in_ranges(&key));
 }
 
 /* The service of many ports that the packet is of. */

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.bpf_programs import LOADERS, SMALL, IdleLoader, real_loader, trivial_program
+from tests.support.fresh_netns import in_fresh_netns
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters import socket_lookup
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.bpf_maps import Control
 from xdp_router.adapters.dataplane import (
@@ -253,3 +255,38 @@ def test_a_successors_pins_stay(bpffs: Path) -> None:
     assert not where.exists()
     old.close()
     new.close()
+
+
+@in_fresh_netns
+def test_the_lookup_link_goes_with_the_pins(bpffs: Path) -> None:
+    """Pinned beside all else, opened again, handed to a successor's pins, detached with the last
+    of them."""
+    where = instance_dir(bpffs, ["v0"])
+    plane = DataPlane.create(IdleLoader(), SMALL, where)
+    program = socket_lookup.load(real_loader("object"), plane.maps)
+    plane.hold_lookup(socket_lookup.attach(program))
+    os.close(program)
+    watched = os.dup(plane.lookup_link)
+    plane.close()
+    former = DataPlane.open(where)
+    assert bpf.link_info(former.lookup_link) == bpf.link_info(watched)
+    new = DataPlane.succeed(IdleLoader(), former)
+    new.take_over(former, {})
+    former.close()
+    assert (where / "lookup_link").exists()
+    assert bpf.link_info(new.lookup_link).id == bpf.link_info(watched).id
+    os.close(watched)
+    number = bpf.link_info(new.lookup_link).id
+    new.drop_lookup()
+    new.drop_lookup()
+    assert not (where / "lookup_link").exists()
+    with pytest.raises(BpfError):
+        os.close(bpf.link_by_id(number))
+    program = socket_lookup.load(real_loader("object"), new.maps)
+    new.hold_lookup(socket_lookup.attach(program))
+    os.close(program)
+    number = bpf.link_info(new.lookup_link).id
+    new.unpin()
+    new.close()
+    with pytest.raises(BpfError):
+        os.close(bpf.link_by_id(number))

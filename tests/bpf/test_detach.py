@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 from pyroute2 import IPRoute
 
-from tests.support.bpf_programs import SMALL, IdleLoader
+from tests.support.bpf_programs import SMALL, IdleLoader, real_loader
 from tests.support.fresh_netns import enter_netns, in_fresh_netns, make_wire, open_netns
 from tests.support.netns import wait_for
-from xdp_router.adapters import sysctl, xdp_link
+from xdp_router.adapters import socket_lookup, sysctl, xdp_link
 from xdp_router.adapters.bpf_maps import Control
 from xdp_router.adapters.dataplane import DataPlane, NoInstance
 from xdp_router.adapters.host import link_info
+from xdp_router.adapters.local_routes import LocalRoutes, parse_addresses
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.pins import find_instances, instance_dir, link_pin
 from xdp_router.adapters.sysctl import Change
@@ -265,3 +267,38 @@ def test_nothing_is_attached_there(bpffs: Path) -> None:
         list(detach_interfaces(["eth9"], bpffs))
     plane.unpin()
     plane.close()
+
+
+@in_fresh_netns
+def test_what_was_taken_up_is_given_back(bpffs: Path) -> None:
+    """Addresses are local no more, if they are still so by us; the program's link is detached,
+    whoever holds it. In another network namespace they are named, and left."""
+    text = "198.18.100.9 2001:db8:100::9"
+    with IPRoute() as netlink:
+        netlink.link("set", index=1, state="up")
+        make_wire(netlink, "v0", None, None)
+        with LocalRoutes() as routes:
+            assert [routes.add(addr) for addr in parse_addresses(text)] == [True, True]
+            notes = {Note.LOCAL_ROUTES: text, Note.NETNS: sysctl.namespace_id()}
+            leave_behind(bpffs, "v0", notes=notes)
+            pin_dir = instance_dir(bpffs, ["v0"])
+            plane = DataPlane.open(pin_dir)
+            program = socket_lookup.load(real_loader("object"), plane.maps)
+            plane.hold_lookup(socket_lookup.attach(program))
+            assert (pin_dir / "lookup_link").exists()
+            held = DataPlane.open(pin_dir)
+            said = list(detach_interfaces(["v0"], bpffs))
+            assert "198.18.100.9: no longer local" in said
+            assert "2001:db8:100::9: no longer local" in said
+            assert not any(routes.is_local(addr) for addr in parse_addresses(text))
+            assert not socket_lookup.is_attached(held.lookup_link)
+            held.close()
+            plane.close()
+            os.close(program)
+            assert not pin_dir.exists()
+
+            assert all(routes.add(addr) for addr in parse_addresses(text))
+            leave_behind(bpffs, "v0", notes={**notes, Note.NETNS: "net:[1]"})
+            said = list(detach_interfaces(["v0"], bpffs))
+            assert any(line.startswith(f"{text}: still local, in the network") for line in said)
+            assert all(routes.is_local(addr) for addr in parse_addresses(text))

@@ -23,13 +23,14 @@ from xdp_router.adapters import sysctl
 from xdp_router.adapters.bpf_ctypes import BpfError
 from xdp_router.adapters.host import link_info
 from xdp_router.adapters.kernel_forwarding import SourceRoute
+from xdp_router.adapters.local_routes import LocalRoutes
 from xdp_router.adapters.netlink import Resolution
 from xdp_router.adapters.notes import Note, Notes
 from xdp_router.adapters.xdp_link import AttachMode, XdpLink
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig
 from xdp_router.core.events import BackendState, Event
-from xdp_router.core.model import Endpoint, Forwarding, KernelHandoff
+from xdp_router.core.model import Endpoint, Forwarding, KernelHandoff, Service
 from xdp_router.daemon.handoff import _JUDGED, _SLICE, REFRESH_S, Handoff, State
 from xdp_router.daemon.host_changes import HostChanges
 from xdp_router.daemon.kernel_state import KernelState
@@ -425,3 +426,27 @@ def test_a_map_that_refuses_ends_nothing() -> None:
         asyncio.run(main())
         assert stage.flags() == (CAN | abi.IF_NO_XMIT,) * 2
         assert [each["event"] for each in lines].count("handoff_not_checked") == 1
+
+
+@in_fresh_netns
+def test_addresses_that_the_gateway_takes_up() -> None:
+    """The kernel makes their replies itself: that they are local is in nobody's way. It is in that
+    of another service at the same address."""
+    with staged() as stage, LocalRoutes() as routes, IPRoute() as netlink:
+        netlink.link("set", index=1, state="up")
+        for name in ("cl", "be"):
+            write(name, "accept_local", 0)
+        routed = service(2)
+        addr = routed.endpoint.addr
+        there = Service(1, "up", Endpoint(addr, 443), (), listener="web")
+        elsewhere = Service(2, "up2", Endpoint(addr + 1, 443), (), listener="web")
+        settings = dataclasses.replace(SETTINGS, kernel_handoff=KernelHandoff.CHECK)
+        stage.handoff.change(RouterConfig((routed, there, elsewhere), settings), ())
+        assert routes.add(addr + 1)
+        stage.handoff.look()
+        assert all(each.of(4).reply == () for each in stage.handoff.interfaces.values())
+        assert routes.add(addr)
+        stage.handoff.look()
+        for state in stage.handoff.interfaces.values():
+            (obstacle,) = state.of(4).reply or ()
+            assert "accept_local is off" in obstacle.text

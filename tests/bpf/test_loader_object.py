@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.bpf_programs import compile_object
 from tests.support.privileges import require_root
-from xdp_router.adapters.bpf_ctypes import BpfError, VerifierError
+from xdp_router.adapters.bpf_ctypes import BpfError, UnsupportedHost, VerifierError
 from xdp_router.adapters.bpf_syscall import BpfMap, MapType, map_create, prog_info
 from xdp_router.adapters.loader_object import ObjectLoader
 from xdp_router.adapters.reinject import Reinjector
@@ -92,3 +92,13 @@ def test_a_refused_program_is_named_with_the_verifiers_reason(tmp_path: Path) ->
     assert caught.value.log.count("\n") > 3
     assert len(str(caught.value)) < 1000
     os.close(counters)
+
+
+def test_the_lookup_program_is_missing(tmp_path: Path) -> None:
+    """It is read when it is wanted; the error names the file and two mends."""
+    loader = ObjectLoader(b"", lookup=tmp_path / "lookup.o")
+    with pytest.raises(UnsupportedHost, match=r"lookup\.o.*make build.*--loader bcc"):
+        loader.open_lookup()
+    (tmp_path / "lookup.o").write_bytes(b"no object")
+    with pytest.raises(BpfError, match="make build"):
+        loader.open_lookup()

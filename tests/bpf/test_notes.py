@@ -10,9 +10,11 @@ import pytest
 from tests.support.bpf_programs import SMALL
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
+from xdp_router.adapters.local_routes import format_addresses
 from xdp_router.adapters.map_specs import MAP_SPECS
 from xdp_router.adapters.notes import NOTE_BYTES, Note, Notes
 from xdp_router.adapters.sysctl import format_ports
+from xdp_router.core.config_handler import GATEWAY_ADDRESSES_MAX
 
 (SPEC,) = (spec for spec in MAP_SPECS if spec.name == "notes")
 
@@ -31,7 +33,11 @@ def test_each_note_comes_back() -> None:
         notes.write(Note.RESERVED_PORTS, "1-2")
         notes.write(Note.RESERVED_PORTS, ports)
         notes.write(Note.CONTROL_SOCKET, "/run/büro.sock")
-        assert [Notes(fd).read(note) for note in Note] == [ports, "", "/run/büro.sock", ""]
+        assert [Notes(fd).read(note) for note in Note] == [ports, "", "/run/büro.sock", "", ""]
+        long = int("2001" * 8, 16)
+        addresses = format_addresses(range(long, long + GATEWAY_ADDRESSES_MAX))
+        notes.write(Note.LOCAL_ROUTES, addresses)
+        assert notes.read(Note.LOCAL_ROUTES) == addresses
         with pytest.raises(ValueError, match="CONTROL_SOCKET: 4097 bytes, expected at most 4096"):
             notes.write(Note.CONTROL_SOCKET, "x" * (NOTE_BYTES + 1))
     finally:

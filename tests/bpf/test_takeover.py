@@ -244,8 +244,8 @@ def test_events_of_a_ring_of_another_size(bpffs: Path) -> None:
     """They are read from the former's, once."""
     former = _left(bpffs)
     plane = switch(former, IdleLoader(), replace(SMALL, ring_bytes=4096), lambda _plane: None)
-    assert leftover_events(former.plane.maps, plane.maps, {}) == []
-    assert leftover_events(plane.maps, plane.maps, {}) == []
+    assert leftover_events(former.plane, plane, {}) == []
+    assert leftover_events(plane, plane, {}) == []
     plane.unpin()
     plane.close()
     former.close()

@@ -99,6 +99,7 @@ class Stage:
             loop=SimpleNamespace(bad_records=7, faults=8, late_max_ns=9_000_000),
             watcher=SimpleNamespace(overruns=9),
             health=SimpleNamespace(flows_ended=4),
+            steering=SimpleNamespace(view=lambda service: None),
         )
         self.views = Views(cast(Router, self.router))
 
@@ -166,6 +167,7 @@ def test_services_and_backends_tell_what_they_are(stage: Stage) -> None:
         "protocol": "tcp",
         "mode": "race",
         "forwarding": "nat",
+        "gateway": None,
         "fallback": "",
         "deadline_ms": 50.0,
         "backends": ["b1", "b2"],

@@ -93,6 +93,7 @@ def test_services(router: Router, peer: socket.socket) -> None:
         "protocol": "tcp",
         "mode": "race",
         "forwarding": "nat",
+        "gateway": None,
         "fallback": "b2",
         "deadline_ms": 1000.0,
         "backends": ["b1", "b2", "b3"],

@@ -133,3 +133,24 @@ def test_nothing_is_handed_over_where_it_is_switched_off() -> None:
     assert found.mend.endswith("and sysctl -w net.ipv4.conf.a.x=1")
     (found,) = judge_handoff([HandoffFacts("a", "", True, {4: ()})], off=True)
     assert found.severity is Severity.OK
+
+
+@in_fresh_netns
+def test_an_address_that_the_gateway_makes_local() -> None:
+    """Replies of another service there bear a local source by then: said before it is so, with
+    the sysctl; of the gateway's own address alone nothing has to be handed over."""
+    with IPRoute() as ipr:
+        wire = make_wire(ipr, "a", "198.18.0.1", None)
+        wire.at_far(lambda _: set_offload("ap", Offload.GRO, False))
+        links = [link_info("a")]
+        for name, value in (("rp_filter", "0"), ("accept_local", "0"), ("forwarding", "1")):
+            Path(f"/proc/sys/net/ipv4/conf/a/{name}").write_text(value)
+            Path(f"/proc/sys/net/ipv4/conf/all/{name}").write_text(value)
+        assert list(check_handoff(links, [WEB]))[-1].severity is Severity.OK
+        found = list(check_handoff(links, [WEB], made_local=[WEB[1].addr]))[-1]
+        assert found.severity is Severity.WARN
+        assert "198.18.100.1 is an address of this host, and accept_local is off" in found.text
+        assert found.mend.startswith("sysctl -w net.ipv4.conf.a.accept_local=1")
+        Path("/proc/sys/net/ipv4/conf/a/accept_local").write_text("1")
+        found = list(check_handoff(links, [WEB], made_local=[WEB[1].addr]))[-1]
+        assert found.severity is Severity.OK

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import uuid
+import zlib
 
 import pytest
 
@@ -11,6 +14,7 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, Event, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
+from tests.support.scripted_backend import Step, reset, scripted
 
 LLM = 'type = "llm"'
 ONE = f'{LLM}\nmode = "inline"'
@@ -281,4 +285,55 @@ def test_an_answer_up_to_the_end_of_the_connection() -> None:
         assert head.get("connection") == "close"
         assert list(client.events())[-1].data == "[DONE]"
         assert client.end() is False
+        place.settled()
+
+
+@in_fresh_netns
+def test_a_request_has_a_number() -> None:
+    """A UUID, since some backends (starlette-context) refuse others; the client's own one stays."""
+    with gateway(ONE, {"one": ""}) as place, place.connect() as client:
+        ids = []
+        for _ in range(2):
+            answer = client.ask(chat(stream=False))
+            ids.append(answer.head.get("x-request-id") or "")
+            sent = place.call(lambda: place.engines["one"].recent[-1].headers)
+            assert dict(sent)["X-Request-ID"] == ids[-1]
+            assert str(uuid.UUID(ids[-1], version=4)) == ids[-1]
+        assert ids[0] != ids[1]
+        mine = client.ask(chat(stream=False, headers=[("X-Request-ID", "mine-7")]))
+        assert mine.head.get("x-request-id") == "mine-7"
+        assert place.explain("mine-7")["end"] == "complete"
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_stream_that_is_compressed(breaks: bool) -> None:
+    """Nobody can see its tokens: its first bytes win, they pass as they come, and nothing is
+    written into them."""
+    packer = zlib.compressobj(wbits=31)
+    pieces = []
+    for text in (b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n', b"data: [DONE]\n\n"):
+        data = packer.compress(text) + packer.flush(zlib.Z_SYNC_FLUSH)
+        pieces.append(b"%x\r\n%b\r\n" % (len(data), data))
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    seen = threading.Event()
+    last: Step = reset if breaks else pieces[1] + b"0\r\n\r\n"
+    play: list[Step] = [head + pieces[0], lambda _: seen.wait(10), last]
+    one = f'[[listener.backend]]\nname = "one"\naddress = "127.0.0.1:{ENGINE_PORT}"\n'
+    with scripted(ENGINE_PORT, play), gateway(ONE, {}, more=one) as place:
+        with place.connect() as client:
+            assert client.send(chat()).head().get("content-encoding") == "gzip"
+            content = client.pieces()
+            reader = zlib.decompressobj(wbits=31)
+            assert reader.decompress(next(content)).startswith(b"data: {")
+            seen.set()
+            if breaks:
+                with pytest.raises(CutOff) as cut:
+                    next(content)
+                assert (cut.value.reset, cut.value.rest) == (True, b"")
+            else:
+                assert reader.decompress(next(content)) == b"data: [DONE]\n\n"
         place.settled()

@@ -18,6 +18,7 @@ from xdp_router.adapters.control import CommandError
 from xdp_router.adapters.control_client import ControlClient
 from xdp_router.adapters.map_specs import MAP_SPECS
 from xdp_router.adapters.names import Names
+from xdp_router.adapters.notes import Note
 from xdp_router.core.config import Settings, config_from_flags, document_of_flags, parse_config
 from xdp_router.core.model import Mode
 from xdp_router.daemon.app import Router
@@ -55,6 +56,23 @@ name = "w1"
 address = "198.18.1.2"
 probe = "tcp:22"
 """
+LISTENER = """
+[[listener]]
+name = "gw"
+type = "http"
+address = "127.0.0.1:8443"
+[[listener.backend]]
+address = "198.18.1.2:8080"
+"""
+TAKEN_UP = """
+[[service]]
+name = "up"
+address = "198.18.100.3:1000-2000"
+except_ports = ["1100-1200"]
+handler = "gateway"
+listener = "gw"
+"""
+AS_TAKEN_UP = TAKEN_UP.replace("100.3:1000-2000", "100.1:80").replace("except", "# except")
 BEFORE = HEAD + WEB
 CHANGES = {
     "keys of all kinds": HEAD
@@ -81,6 +99,8 @@ CHANGES = {
     "a control arm": HEAD + WEB.replace("fallback", "control_arm = 20\nfallback"),
     "a service more, of a mode": HEAD + WEB + WIDE.replace("icmp", 'mode = "snapshot"\nicmp'),
     "a mode": HEAD + WEB.replace("fallback", 'mode = "inline"\nsnapshot_age = "3s"\nfallback'),
+    "a service more, of the gateway": HEAD + WEB + TAKEN_UP + LISTENER,
+    "the same service, of the gateway": HEAD + WIDE + AS_TAKEN_UP + LISTENER,
     "a tag": HEAD + WEB.replace('b1"\n', 'b1"\nvlan = 7\n'),
 }
 FLOW = bytes([2, 0, 18, 198]) + bytes(12)
@@ -146,6 +166,8 @@ def kernel_state(running: Router) -> dict[str, Any]:
         "service_ranges": maps.service_ranges.items(),
         "source_rules": maps.source_rules.items(),
         "echo": maps.services.echo_addresses(),
+        "taken up": maps.services.taken_up(),
+        "local routes": running.steering.notes.read(Note.LOCAL_ROUTES),
         "interfaces": dict(maps.interfaces.items()),
         "picks": {
             service.id: table and set(table[1])
@@ -412,6 +434,7 @@ def test_no_map_is_forgotten_here() -> None:
         *("flood_flows6", "fragments", "path_mtus", "quic_ids", "affinity", "usage"),
         *("usage_aged", "first_packet_events", "tokens", "prefix_tokens", "event_shares"),
         *("pressure", "counters", "notes"),
+        "gateway_sockets",  # as the gateway has them
         *("backend_load", "backend_aged", "backend_signs", "traffic_ended", "traffic_aged"),
         "companions",
     }

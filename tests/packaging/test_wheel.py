@@ -107,8 +107,9 @@ def test_wheel_installs_one_package(wheel: Path) -> None:
 
 
 def test_wheel_holds_every_source_file(wheel: Path) -> None:
-    """Every Python module, both families' objects, all C sources and bcc's headers are there."""
-    expected = {OBJECT, OBJECT.with_name("xdp_router6.bpf.o")}
+    """Every Python module, all compiled programs, all C sources and bcc's headers are there."""
+    others = ("xdp_router6.bpf.o", "gateway_lookup.bpf.o")
+    expected = {OBJECT, *(OBJECT.with_name(name) for name in others)}
     for folder in ("xdp_router", "daemon", "cli", "ebpf"):
         expected.update((ROOT / folder).rglob("*.py"))
     for pattern in ("*.bpf.c", "*.h"):

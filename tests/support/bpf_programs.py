@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.privileges import require_program
 from xdp_router import ebpf
 from xdp_router.adapters.bpf_syscall import prog_load
-from xdp_router.adapters.dataplane import Loader, Program
+from xdp_router.adapters.dataplane import Program
 from xdp_router.adapters.loader_bcc import BccLoader
 from xdp_router.adapters.loader_object import ObjectLoader
 from xdp_router.adapters.map_specs import ENTRY_PROGRAM, STAGE_PROGRAMS, Sizes
@@ -25,7 +25,7 @@ SMALL = Sizes(max_flows=1000, pending=1024, ring_bytes=64 << 10)
 _VERDICT = "b7000000{:02x}0000009500000000000000"
 
 
-def real_loader(name: str) -> Loader:
+def real_loader(name: str) -> BccLoader | ObjectLoader:
     """The loader of that name for the program as built in this tree."""
     if name == "bcc":
         return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)

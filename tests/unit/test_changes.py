@@ -297,6 +297,7 @@ OTHER: dict[str, Any] = {
     "scrape": Endpoint(0xC6130102, 9100),
     "kernel_handoff": KernelHandoff.OFF,
     "health": HealthSettings(fall=5),
+    "listener": "web",
 }
 """Another value of fields of which none can be made of the first."""
 

@@ -337,9 +337,9 @@ def test_bad_flags(services: list[tuple[str, list[str]]], mode: str, expected: s
             service("colour = 1"),
             "4: service.colour: unknown key, expected one of: address, "
             "affinity, affinity_time, allow, backend, candidates, control_arm, control_arm_by, "
-            "deadline, deny, event_rate, except_ports, fallback, forwarding, "
+            "deadline, deny, event_rate, except_ports, fallback, forwarding, handler, "
             "health, health_fall, health_hold, health_hold_max, health_interval, health_rise, "
-            "icmp_echo, max_connections, mode, name, orphans, "
+            "icmp_echo, listener, max_connections, mode, name, orphans, "
             "probe, probe_answer, probe_host, probe_interval, probe_path, probe_payload, "
             "probe_status, protocol, quic, reset_on_death, score, scrape, slow_start, "
             "snapshot_age, "

@@ -12,7 +12,7 @@ import tomlkit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xdp_router.core.config import parse_config
+from xdp_router.core.config import parse_config, read_document
 from xdp_router.core.config_edit import (
     Edit,
     EditError,
@@ -172,3 +172,20 @@ def test_a_dot_that_leads_nowhere_is_told(edit: Edit, told: str) -> None:
         apply_edit(document, CONFIG, edit)
     assert told in str(caught.value)
     assert document == DOCUMENT
+
+
+def test_services_of_the_gateway() -> None:
+    """Added without a backend, changed, removed; a backend is refused by name."""
+    text = (
+        '[[listener]]\nname = "gw"\ntype = "http"\naddress = "127.0.0.1:8443"\n'
+        '[[listener.backend]]\naddress = "198.18.1.2:80"\n' + TEXT
+    )
+    document = tomllib.loads(text)
+    keys = {"address": "198.18.100.9:443", "name": "up", "handler": "gateway", "listener": "gw"}
+    apply_edit(document, parse_config(text, ""), Edit("service", Verb.ADD, "", keys))
+    config = read_document(document, "")
+    assert [each.listener for each in config.services] == ["", "", "gw"]
+    with pytest.raises(EditError, match="up is taken up by the gateway.*listener gw"):
+        apply_edit(document, config, Edit("backend", Verb.ADD, "up", {"address": "198.18.1.9:1"}))
+    apply_edit(document, config, Edit("service", Verb.REMOVE, "up"))
+    assert document == tomllib.loads(text)

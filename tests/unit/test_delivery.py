@@ -26,7 +26,7 @@ def delivery(found: Answer, version: int = 11) -> tuple[Delivery, list[bytes], B
     """With what it writes, and the reader of its leg's body."""
     out: list[bytes] = []
     leg = Leg(SocketAddress("127.0.0.1", 1), 0, cast(LegUser, Told()), 0)
-    leg.body = BodyReader(found.head.framing, found.head.length)
+    leg.head, leg.body = found.head, BodyReader(found.head.framing, found.head.length)
     return Delivery(leg, found, version, out.append), out, leg.body
 
 

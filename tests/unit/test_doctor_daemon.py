@@ -97,10 +97,16 @@ def test_tables_of_two_sizes() -> None:
         ({"connections": 1000}, {}, "connections_at_limit"),
         ({}, {"active": True, "since_s": 5.0, "reason": "budget_global"}, "over_budget"),
         ({}, {"obstacle": "net.x is 0"}, "stateless_impossible"),
+        (
+            {"gateway": {"listener": "web", "sockets": False, "reason": "it has ended"}},
+            {},
+            "gateway_absent",
+        ),
     ],
 )
 def test_services_in_trouble(row: dict[str, object], flood: dict[str, object], code: str) -> None:
-    """At its limit, over budget, or not stateless as it should be: each is told with a mend."""
+    """At its limit, over budget, not stateless as it should be, led to a gateway that is not there:
+    each is told with a mend."""
     assert not list(check_services(SERVICES))
     changed = {**SERVICES[0], **row, "flood": {**SERVICES[0]["flood"], **flood}}
     (found,) = check_services([changed])
@@ -108,3 +114,5 @@ def test_services_in_trouble(row: dict[str, object], flood: dict[str, object], c
     assert found.mend
     full = {**SERVICES[0]["flood"], "active": True, "since_s": 5.0, "reason": "table_full"}
     assert not list(check_services([{**SERVICES[0], "flood": full}]))
+    there = {"listener": "web", "sockets": True, "reason": ""}
+    assert not list(check_services([{**SERVICES[0], "gateway": there}]))

@@ -89,3 +89,34 @@ def test_hand_off_is_what_the_daemon_was_told(handoff: str) -> None:
     status = {"kernel_handoff": handoff}
     assert from_answers(["eth0"], SERVICES, BACKENDS, ports, None, status) == by_file
     assert from_answers(["eth0"], SERVICES, BACKENDS, ports, None, {}).kernel_handoff == "check"
+
+
+def test_what_the_gateway_takes_up() -> None:
+    """Its replies come from here, and its address will be local: from both alike."""
+    text = (
+        TEXT
+        + """
+[[service]]
+name = "up"
+address = "198.18.100.1:443"
+handler = "gateway"
+listener = "gw"
+[[listener]]
+name = "gw"
+type = "http"
+address = "127.0.0.1:8443"
+[[listener.backend]]
+address = "198.18.1.2:8080"
+"""
+    )
+    by_file = from_config(parse_config(text, "x"), ["eth0"])
+    up = {
+        **SERVICES[0], "name": "up", "address": "198.18.100.1:443", "backends": [],
+        "forwarding": "none", "mode": "gateway", "max_connections": None,
+        "gateway": {"listener": "gw", "sockets": True, "reason": "", "route": True},
+    }  # fmt: skip
+    assert by_file == from_answers(["eth0"], [*SERVICES, up], BACKENDS, (61_000, 61_999))
+    assert by_file.taken_up == {"up"}
+    assert [name for name, _ in by_file.with_backends] == ["web"]
+    assert [name for name, _ in by_file.answered_through_us] == ["web"]
+    assert by_file.made_local == {0xC6126401}

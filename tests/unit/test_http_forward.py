@@ -10,6 +10,7 @@ import pytest
 
 from xdp_router.gateway.http_forward import (
     error_response,
+    http2_refusal,
     origin_form,
     request_to_backend,
     response_to_client,
@@ -274,3 +275,10 @@ def test_an_error_that_clients_of_openai_read(status: int, kind: str) -> None:
     assert b"Content-Length: %d\r\n" % len(body) in head
     error = json.loads(body)["error"]
     assert (error["message"], error["type"]) == ('model "ü" is unknown\r\n', kind)
+
+
+def test_who_speaks_http_2_is_told_in_its_frames() -> None:
+    """Empty SETTINGS, then GOAWAY: no stream was taken up, HTTP_1_1_REQUIRED, and words."""
+    assert http2_refusal("no") == (
+        b"\0\0\0\x04\0\0\0\0\0" + b"\0\0\x0a\x07\0\0\0\0\0" + b"\0\0\0\0\0\0\0\x0dno"
+    )

@@ -27,6 +27,7 @@ from .map_specs import MAP_SPECS, PREVIOUS, MapSpec, Sizes
 from .names import Names
 from .pins import (
     LINK_PREFIX,
+    LOOKUP_PIN,
     PROG_PREFIX,
     InstanceRef,
     PinError,
@@ -94,11 +95,7 @@ class Former:
             number: (value.service, value.endpoint) for number, value in maps.backends.items()
         }
         methods = {number: _method(value) for number, value in maps.backends.items()}
-        services = {
-            endpoint: value.id
-            for endpoint, value in maps.services.items()
-            if value.backend_count  # else what one leaves out
-        }
+        services = {at: value.id for at, value in maps.services.running().items()}
         return Known(services, backends, *_rooms(entries), methods, entries["services"])
 
     def renumber(
@@ -212,7 +209,7 @@ def _check_kinds(path: Path, mend: str) -> None:
         pin = path / name
         if name.startswith(PROG_PREFIX):
             kind = "bpf-prog"
-        elif name.startswith(LINK_PREFIX):
+        elif name.startswith(LINK_PREFIX) or name == LOOKUP_PIN:
             kind = "bpf-link"
         elif name in known:
             kind = "bpf-map"

@@ -58,8 +58,12 @@ class Services:
         """All services, and what they leave out (without backends)."""
         for key, raw in _items(self._map):
             endpoint, kind = abi.unpack_endpoint_key(key)
-            if kind is not abi.EndpointKind.ECHO:
+            if kind not in (abi.EndpointKind.ECHO, abi.EndpointKind.TAKEN_UP):
                 yield endpoint, abi.unpack_service(raw)
+
+    def running(self) -> dict[Endpoint, abi.ServiceValue]:
+        """The same without what services leave out."""
+        return {at: value for at, value in self.items() if not value.is_left_out}
 
     def have_room(self, values: Iterable[Endpoint], echo: Iterable[int]) -> bool:
         """Whether these endpoints, and addresses with ICMP echo, fit beside what is there."""
@@ -78,6 +82,21 @@ class Services:
                 _deleted(self._map, key)
         for key, value in wanted.items():
             self._map.write(key, abi.pack_service(value))
+
+    def take_up(self, addr: int, taken: bool) -> None:
+        """Say whether an address is this host's for the gateway's sake alone, so that no other
+        port of it is answered. Raises BpfError as ``write``.
+        """
+        key = abi.pack_endpoint_key(Endpoint(addr, 0, 0), abi.EndpointKind.TAKEN_UP)
+        if taken:
+            self._map.write(key, bytes(abi.SERVICE_SIZE))
+        else:
+            _deleted(self._map, key)
+
+    def taken_up(self) -> set[int]:
+        """Addresses of which that was said."""
+        keys = (abi.unpack_endpoint_key(key) for key, _ in _items(self._map))
+        return {endpoint.addr for endpoint, kind in keys if kind is abi.EndpointKind.TAKEN_UP}
 
     def echo_addresses(self) -> set[int]:
         """Addresses whose ICMP echo is answered."""

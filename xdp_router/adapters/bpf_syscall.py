@@ -36,6 +36,10 @@ BPF_ANY, BPF_NOEXIST, BPF_EXIST = 0, 1, 2
 BPF_PROG_TYPE_XDP = 6
 BPF_XDP = 37
 """Attach type of XDP programs and links (``enum bpf_attach_type``)."""
+BPF_PROG_TYPE_SK_LOOKUP = 30
+BPF_SK_LOOKUP = 36
+"""Attach type of programs that choose listening sockets, and of their links."""
+BPF_LINK_TYPE_NETNS = 5
 BPF_LINK_TYPE_XDP = 6
 BPF_F_TEST_XDP_LIVE_FRAMES = 2
 XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE = 2, 4
@@ -54,6 +58,7 @@ class MapType(enum.IntEnum):
     LRU_HASH = 9
     LPM_TRIE = 11
     ARRAY_OF_MAPS = 12
+    SOCKHASH = 18
     RINGBUF = 27
 
 
@@ -228,18 +233,25 @@ class VerifierLog:
         return self._memory[: self._memory.find(b"\0")].decode(errors="replace")
 
 
-def prog_load(name: str, instructions: bytes, licence: str) -> int:
-    """Load an XDP program and return its fd. Raises VerifierError with the full log."""
+ProgKind = tuple[int, int]
+"""``enum bpf_prog_type`` and ``enum bpf_attach_type``."""
+XDP_PROGRAM: ProgKind = (BPF_PROG_TYPE_XDP, BPF_XDP)
+LOOKUP_PROGRAM: ProgKind = (BPF_PROG_TYPE_SK_LOOKUP, BPF_SK_LOOKUP)
+
+
+def prog_load(name: str, instructions: bytes, licence: str, kind: ProgKind = XDP_PROGRAM) -> int:
+    """Load a program and return its fd. Raises VerifierError with the full log."""
+    program_type, attach_type = kind
     log = VerifierLog()
     opts = ProgLoadOpts(
         sz=ct.sizeof(ProgLoadOpts),
-        expected_attach_type=BPF_XDP,
+        expected_attach_type=attach_type,
         log_size=log.size,
         log_buf=log.address,  # with log_level 0: libbpf asks for the log on failure only
     )
     count = len(instructions) // 8
     result = function("bpf_prog_load")(
-        BPF_PROG_TYPE_XDP, name.encode(), licence.encode(), instructions, count, ct.byref(opts)
+        program_type, name.encode(), licence.encode(), instructions, count, ct.byref(opts)
     )
     if result < 0:
         raise VerifierError(-result, f"load program {name}", log.text())
@@ -308,13 +320,20 @@ def link_create(prog_fd: int, ifindex: int, flags: int) -> int:
     return checked(action, "bpf_link_create", prog_fd, ifindex, BPF_XDP, ct.byref(opts))
 
 
+def link_create_netns(prog_fd: int, netns_fd: int) -> int:
+    """Have a ``LOOKUP_PROGRAM`` choose sockets of a network namespace; returns the link's fd."""
+    opts = LinkCreateOpts(sz=ct.sizeof(LinkCreateOpts))
+    action = "attach to the network namespace"
+    return checked(action, "bpf_link_create", prog_fd, netns_fd, BPF_SK_LOOKUP, ct.byref(opts))
+
+
 def link_update(link_fd: int, prog_fd: int) -> None:
     """Replace a link's program atomically."""
     checked("replace the program of a link", "bpf_link_update", link_fd, prog_fd, None)
 
 
 def link_detach(link_fd: int) -> None:
-    """Detach a link from its interface, whoever else holds it."""
+    """Detach a link from its interface or namespace, whoever else holds it."""
     checked("detach a link", "bpf_link_detach", link_fd)
 
 
@@ -342,12 +361,14 @@ class ProgInfo:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """What the kernel says of a link; ``ifindex`` is 0 when detached or not an XDP link."""
+    """What the kernel says of a link; ``ifindex`` is 0 when detached or not an XDP link, so is
+    ``netns``, an inode number, of other links than those to network namespaces."""
 
     type: int
     id: int
     prog_id: int
     ifindex: int
+    netns: int = 0
 
 
 def _info(fd: int, what: str, size: int) -> bytes:
@@ -375,9 +396,10 @@ def prog_info(fd: int) -> ProgInfo:
 
 
 def link_info(fd: int) -> LinkInfo:
-    """Type, program and interface of an open link."""
-    kind, link_id, prog_id, ifindex = struct.unpack_from("=3I4xI", _info(fd, "link", 32))
-    return LinkInfo(kind, link_id, prog_id, ifindex if kind == BPF_LINK_TYPE_XDP else 0)
+    """Type, program and interface, or network namespace, of an open link."""
+    kind, link_id, prog_id, where = struct.unpack_from("=3I4xI", _info(fd, "link", 32))
+    ifindex = where if kind == BPF_LINK_TYPE_XDP else 0
+    return LinkInfo(kind, link_id, prog_id, ifindex, where if kind == BPF_LINK_TYPE_NETNS else 0)
 
 
 def prog_by_id(prog_id: int) -> int:

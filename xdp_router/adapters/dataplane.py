@@ -37,7 +37,15 @@ from .map_specs import (
     program_name,
     stage_slots,
 )
-from .pins import ASIDE, CONTROL_PIN, LINK_PREFIX, PROG_PREFIX, PinError, instance_interfaces
+from .pins import (
+    ASIDE,
+    CONTROL_PIN,
+    LINK_PREFIX,
+    LOOKUP_PIN,
+    PROG_PREFIX,
+    PinError,
+    instance_interfaces,
+)
 from .pins import DEFAULT_ROOT as DEFAULT_ROOT
 from .pins import InstanceRef as InstanceRef
 from .pins import NoBpfFs as NoBpfFs
@@ -93,6 +101,8 @@ class DataPlane:
     programs: dict[str, int]
     pin_dir: Path | None = None
     loader: str = ""
+    lookup_link: int = -1
+    """Fd of the link to the network namespace, see ``socket_lookup``; -1: there is none."""
     _identity: tuple[int, int] | None = field(default=None, repr=False)
     _closed: bool = field(default=False, repr=False)
 
@@ -135,6 +145,8 @@ class DataPlane:
         with contextlib.ExitStack() as undo:
             undo.callback(plane.close)
             plane._load(loader, sizes or Sizes(), given)
+            if former.lookup_link >= 0:
+                plane.lookup_link = os.dup(former.lookup_link)
             for table, (_, before) in PREVIOUS.items():
                 plane._look_into(table, former.maps.get(table if table in anew else before))
             undo.pop_all()
@@ -232,6 +244,8 @@ class DataPlane:
                 path = str(pin_dir / name)
                 if name.startswith(PROG_PREFIX):
                     plane.programs[name.removeprefix(PROG_PREFIX)] = bpf.open_pinned(path)
+                elif name == LOOKUP_PIN:
+                    plane.lookup_link = bpf.open_pinned(path)
                 elif not name.startswith(LINK_PREFIX):
                     plane.maps[name] = bpf.open_pinned(path)
         except BaseException:
@@ -259,6 +273,8 @@ class DataPlane:
             self._closed = True
             for fd in (*self.maps.values(), *self.programs.values()):
                 os.close(fd)
+            if self.lookup_link >= 0:
+                os.close(self.lookup_link)
 
     def _load(self, loader: Loader, sizes: Sizes, given: Mapping[str, int]) -> None:
         with contextlib.ExitStack() as undo:
@@ -354,6 +370,25 @@ class DataPlane:
         yield from self.maps.items()
         for name, fd in self.programs.items():
             yield PROG_PREFIX + name, fd
+        if self.lookup_link >= 0:
+            yield LOOKUP_PIN, self.lookup_link
+
+    def hold_lookup(self, link: int) -> None:
+        """Keep a link to the network namespace, and pin it beside all else. Raises BpfError: it
+        is the caller's still then."""
+        self.drop_lookup()
+        if self.pin_dir is not None:
+            bpf.pin(link, str(self.pin_dir / LOOKUP_PIN))
+        self.lookup_link = link
+
+    def drop_lookup(self) -> None:
+        """Let go of that link, and its pin: the kernel detaches it. Nothing if there is none."""
+        if self.lookup_link < 0:
+            return
+        if self.pin_dir is not None and self.owns_pins():
+            (self.pin_dir / LOOKUP_PIN).unlink(missing_ok=True)
+        os.close(self.lookup_link)
+        self.lookup_link = -1
 
 
 def daemon_alive(pin_dir: Path) -> bool:

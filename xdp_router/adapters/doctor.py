@@ -165,12 +165,12 @@ class _Examination:
             except HostError:
                 pass  # told just before
         found.extend(map(from_warning, merge_uncertain(unseen)))
-        services = target.services
+        services, local = target.with_backends, target.made_local
         own, endpoints = target.known_by_us, target.endpoints
         off = target.kernel_handoff == "off"
         guarded(
             "interfaces",
-            lambda: doctor_handoff.check_handoff(links, services, own, off=off),
+            lambda: doctor_handoff.check_handoff(links, services, own, off=off, made_local=local),
             found,
         )
         guarded("host", lambda: doctor_network.check_forwarding(endpoints), found)
@@ -191,7 +191,9 @@ class _Examination:
             guarded("ports", partial(check, *nat_ports, reserved), found)
         guarded(
             "services",
-            lambda: doctor_network.check_services(target.services, links, target.left_out),
+            lambda: doctor_network.check_services(
+                target.services, links, target.left_out, target.taken_up
+            ),
             found,
         )
         guarded(

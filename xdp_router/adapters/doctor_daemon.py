@@ -146,8 +146,18 @@ def check_status(status: Mapping[str, Any], rooms: Mapping[int, int]) -> Iterato
 
 
 def check_services(services: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """The daemon's answer to ``services``: limits that are reached, and floods."""
+    """The daemon's answer to ``services``: limits that are reached, floods, and those that are
+    led to a gateway that is not there."""
     for row in services:
+        gateway = row.get("gateway")
+        if gateway and not gateway["sockets"]:
+            yield warn(
+                "gateway_absent",
+                row["name"],
+                f"its connections are refused, listener {gateway['listener']} has no socket: "
+                f"{gateway['reason']}",
+                "attach with --gateway, or run 'xdp-routerd gateway --config FILE'",
+            )
         most, name = row["max_connections"], row["name"]
         if most is not None and row["connections"] >= most:
             yield warn(

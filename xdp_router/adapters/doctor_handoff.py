@@ -15,6 +15,7 @@ from .doctor_target import Named
 from .host import LinkInfo, Rtnl
 from .kernel_forwarding import (
     Obstacle,
+    SourceRoute,
     how_to_mend,
     own_changes,
     own_source,
@@ -40,17 +41,25 @@ def check_handoff(
     fullnat: Collection[Named] = (),
     *,
     off: bool = False,
+    made_local: Collection[int] = (),
 ) -> Iterator[Finding]:
     """Findings about all interfaces that are, or will be, attached.
 
     ``fullnat``: backends of such services, whose packets bear an address of ours; ``off``: the
-    router hands nothing over, whatever the kernel would do. Raises HostError, SysctlError, OSError.
+    router hands nothing over, whatever the kernel would do; ``made_local``: addresses that are, or
+    will be, this host's for its gateway's sake. Raises HostError, SysctlError, OSError.
     """
     generic = all(link.xdp_mode == "generic" for link in attached)
     facts = []
     with XdpFeatures() as features, Rtnl() as rtnl:
         addrs = {at.addr for _, at in services}
-        sources = [source_route(rtnl, addr) for addr in addrs if not is_ipv6(addr)]
+        sources = [
+            SourceRoute(addr, local=True, ifindex=0)
+            if addr in made_local
+            else source_route(rtnl, addr)
+            for addr in addrs
+            if not is_ipv6(addr)
+        ]
         routes = [rtnl.route(at.addr) for _, at in fullnat if not is_ipv6(at.addr)]
         own = {route.source_addr for route in routes if route is not None and not route.local}
         sources += map(own_source, sorted(own - {0}))

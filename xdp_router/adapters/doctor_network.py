@@ -17,6 +17,7 @@ from xdp_router.core.model import Endpoint
 from . import listeners, sysctl
 from .doctor_finding import Finding, fail, from_warning, ok, warn
 from .doctor_target import Named
+from .gateway_checks import check_gateway
 from .host import LinkInfo, Route, Rtnl
 from .host_checks import check_service
 from .netlink import Resolution, resolve_paths
@@ -154,10 +155,16 @@ def check_services(
     services: Collection[Named],
     attached: Collection[LinkInfo],
     left_out: Mapping[str, Collection[tuple[int, int]]] = NOTHING,
+    taken_up: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Whether packets for the services come here, and no others. Raises HostError."""
+    """Whether packets for the services come here, and no others; names of those that the gateway
+    has are in ``taken_up``. Raises HostError, SysctlError."""
+    at_gateway = [endpoint for name, endpoint in services if name in taken_up]
+    for warning in check_gateway(at_gateway, attached):
+        yield from_warning(warning)
     for name, endpoint in services:
-        warnings = check_service(endpoint, attached, left_out.get(name, ()))
+        gateway = name in taken_up
+        warnings = check_service(endpoint, attached, left_out.get(name, ()), taken_up=gateway)
         for warning in warnings:
             yield from_warning(warning)
         if not warnings:
@@ -198,7 +205,8 @@ def judge_backend(
             "backend_local",
             name,
             f"{where} is an address of this host: a backend must be another host",
-            "use the backend's own address",
+            "use the backend's own address; or let the gateway of this host take the service up "
+            '(handler = "gateway")',
         )
     if found.interface and attached and found.interface not in attached:
         return fail(

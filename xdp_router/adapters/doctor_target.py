@@ -49,6 +49,18 @@ class Target:
     max_flows: int = field(default=0, compare=False)
     """Configured; 0: only the table that there is knows."""
     kernel_handoff: str = "check"
+    taken_up: frozenset[str] = frozenset()
+    """Names of services that the gateway of this host has."""
+
+    @property
+    def with_backends(self) -> tuple[Named, ...]:
+        """Services whose packets are forwarded."""
+        return tuple(each for each in self.services if each[0] not in self.taken_up)
+
+    @property
+    def made_local(self) -> frozenset[int]:
+        """Addresses that are this host's for the gateway's sake."""
+        return frozenset(at.addr for name, at in self.services if name in self.taken_up)
 
     @property
     def endpoints(self) -> tuple[Named, ...]:
@@ -58,7 +70,7 @@ class Target:
     @property
     def answered_through_us(self) -> tuple[Named, ...]:
         """Services whose replies must come back, by way of their clients' addresses."""
-        others = self.direct | self.fullnat
+        others = self.direct | self.fullnat | self.taken_up
         return tuple(each for each in self.services if each[0] not in others)
 
 
@@ -91,6 +103,7 @@ def from_config(config: RouterConfig, interfaces: Sequence[str]) -> Target:
         limits_of(config.services, config.nat_ports),
         settings.max_flows,
         settings.kernel_handoff.name.lower(),
+        frozenset(each.name for each in config.services if each.listener),
     )
 
 
@@ -138,4 +151,5 @@ def from_answers(
             if row["max_connections"]
         ),
         kernel_handoff=(status or {}).get("kernel_handoff", "check"),
+        taken_up=frozenset(row["name"] for row in services if row.get("gateway")),
     )

@@ -230,10 +230,13 @@ def check_service(
     endpoint: Endpoint,
     attached: Collection[LinkInfo],
     except_ports: Collection[tuple[int, int]] = (),
+    *,
+    taken_up: bool = False,
 ) -> list[HostWarning]:
     """Findings about a service address, seen from the attached interfaces. Raises HostError.
 
     ``except_ports``: first and last of those that a service of many ports leaves out.
+    ``taken_up``: the gateway of this host has it, so that the address will be local.
     """
     with Rtnl() as rtnl:
         route = rtnl.route(endpoint.addr)
@@ -241,6 +244,8 @@ def check_service(
             return _taken_from_host(endpoint, attached, except_ports)
         if route is None or route.local or route.next_hop != endpoint.addr:
             return []
+        if taken_up and not is_ipv6(endpoint.addr):
+            return []  # ARP is answered for what is local by a route alone
         link = next((link for link in attached if link.ifindex == route.ifindex), None)
         if link is None or _answers_for_others(rtnl, link, endpoint.addr):
             return []

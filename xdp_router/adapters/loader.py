@@ -9,14 +9,15 @@ from pathlib import Path
 from xdp_router import ebpf
 
 from .bpf_ctypes import UnsupportedHost
-from .dataplane import Loader
 from .loader_bcc import BccLoader, bcc_available
 from .loader_object import ObjectLoader
 
 CHOICES = ("auto", "object", "bcc")
 
 
-def make_loader(choice: str, objects: Mapping[int, Path] = ebpf.OBJECT_PATHS) -> Loader:
+def make_loader(
+    choice: str, objects: Mapping[int, Path] = ebpf.OBJECT_PATHS
+) -> ObjectLoader | BccLoader:
     """The loader of that name; ``auto`` takes the object if there is one, else bcc.
 
     Raises UnsupportedHost, with the mend, when neither is to be had, or not the one wanted;

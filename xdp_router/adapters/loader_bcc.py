@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from xdp_router import ebpf
 from xdp_router.core.errors import XdpRouterError
 
 from .bpf_ctypes import UnsupportedHost
-from .bpf_syscall import map_info, prog_load
+from .bpf_syscall import LOOKUP_PROGRAM, XDP_PROGRAM, ProgKind, map_info, prog_load
 from .map_specs import DeclaredMap
 
 _LICENCE = "Dual BSD/GPL"
@@ -82,8 +83,12 @@ def replace_map_fds(instructions: bytes, fds: Mapping[int, int]) -> bytes:
 class BccProgram:
     """The sources, compiled but not yet loaded. bcc's own maps exist until ``close``."""
 
-    def __init__(self, text: str, include: Path, family: int = 4) -> None:
-        """Compile. Raises UnsupportedHost without bcc or uapi headers, or CompileError."""
+    def __init__(
+        self, text: str, include: Path, family: int = 4, kind: ProgKind = XDP_PROGRAM
+    ) -> None:
+        """Compile programs of a kind. Raises UnsupportedHost without bcc or uapi headers, or
+        CompileError."""
+        self._kind = kind
         if not Path("/usr/include/linux/if_ether.h").exists():
             raise UnsupportedHost(
                 "--loader bcc needs the kernel's uapi headers in /usr/include/linux: install "
@@ -129,7 +134,7 @@ class BccProgram:
             for i in range(self._library.bpf_num_functions(module)):
                 name = self._library.bpf_function_name(module, i).decode()
                 code = replace_map_fds(self._bpf.dump_func(name.encode()), fds)
-                loaded[name] = prog_load(name, code, _LICENCE)
+                loaded[name] = prog_load(name, code, _LICENCE, self._kind)
         except Exception:
             for fd in loaded.values():
                 os.close(fd)
@@ -156,6 +161,11 @@ class BccLoader:
     def open(self, family: int = 4) -> BccProgram:
         """Compile the sources for an address family."""
         return BccProgram(inline_headers(self._sources, self._main), self._include, family)
+
+    def open_lookup(self) -> BccProgram:
+        """Compile what leads connections to the gateway's sockets."""
+        text = inline_headers(self._sources, ebpf.LOOKUP_SOURCE)
+        return BccProgram(text, self._include, kind=LOOKUP_PROGRAM)
 
 
 def bcc_available() -> bool:

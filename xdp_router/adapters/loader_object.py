@@ -7,8 +7,11 @@ import ctypes as ct
 import errno
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from .bpf_ctypes import BpfError, VerifierError, hint, libbpf
+from xdp_router import ebpf
+
+from .bpf_ctypes import BpfError, UnsupportedHost, VerifierError, hint, libbpf
 from .bpf_syscall import VerifierLog
 from .map_specs import DeclaredMap
 from .side_by_side import load_side_by_side
@@ -132,10 +135,23 @@ class ObjectLoader:
 
     name = "object"
 
-    def __init__(self, data: bytes, data6: bytes = b"") -> None:
-        """``data6``: the object of IPv6."""
+    def __init__(self, data: bytes, data6: bytes = b"", lookup: Path = ebpf.LOOKUP_PATH) -> None:
+        """``data6``: the object of IPv6; ``lookup``: where that of ``open_lookup`` is."""
         self._objects = {4: data, 6: data6}
+        self._lookup = lookup
 
     def open(self, family: int = 4) -> ObjectProgram:
         """Parse the object of an address family."""
         return ObjectProgram(self._objects[family])
+
+    def open_lookup(self) -> ObjectProgram:
+        """Parse the object that leads connections to the gateway's sockets."""
+        try:
+            return ObjectProgram(self._lookup.read_bytes())
+        except OSError as cause:
+            if isinstance(cause, BpfError):
+                raise
+            raise UnsupportedHost(
+                f'{self._lookup}: the compiled program for services with handler = "gateway" '
+                f"cannot be read: {cause.strerror}: run 'make build', or choose --loader bcc"
+            ) from cause

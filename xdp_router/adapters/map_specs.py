@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdp_router.core import abi
+from xdp_router.core.config_handler import GATEWAY_SERVICES_MAX
 from xdp_router.core.errors import XdpRouterError
 
 from .bpf_syscall import MapType, possible_cpus
@@ -339,6 +340,15 @@ MAP_SPECS: tuple[MapSpec, ...] = (
         _U32,
         NOTE_BYTES,
         lambda s: len(Note),
+    ),
+    MapSpec(
+        # By service: a listening socket. The kernel takes out what is closed. It has no place for
+        # what is not there, so it need not be of another size for more services.
+        "gateway_sockets",
+        MapType.SOCKHASH,
+        _U32,
+        8,
+        lambda s: GATEWAY_SERVICES_MAX,
     ),
     MapSpec(
         "stages",

@@ -27,6 +27,8 @@ class Note(enum.IntEnum):
     """Absolute path."""
     SYSCTLS = 3
     """Interfaces' sysctls that were set, see ``sysctl.format_changes``; in that namespace."""
+    LOCAL_ROUTES = 4
+    """Addresses that were made local, see ``local_routes``; in that namespace."""
 
 
 class Notes:

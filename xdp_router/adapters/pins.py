@@ -20,6 +20,8 @@ DEFAULT_ROOT = Path("/sys/fs/bpf/xdp-router")
 PROG_PREFIX, LINK_PREFIX = "prog_", "link_"
 CONTROL_PIN = "control"
 """The map with the daemon's heartbeat."""
+LOOKUP_PIN = "lookup_link"
+"""The link of the program that leads connections to the gateway's sockets, if there is one."""
 # No interface name has a colon, so no instance can be called like a directory under way.
 ASIDE = ":new-"
 # bpffs takes no dots in names, and '+' separates names.
@@ -210,7 +212,7 @@ def identity(directory: Path) -> tuple[int, int] | None:
 
 
 def _removal_order(name: str) -> int:
-    if name.startswith(LINK_PREFIX):
+    if name.startswith(LINK_PREFIX) or name == LOOKUP_PIN:
         return 0
     return 2 if name == CONTROL_PIN else 1
 

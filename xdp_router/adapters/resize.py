@@ -22,7 +22,7 @@ from .pick_maps import BackendLoads
 from .service_maps import Usage
 from .traffic import Traffic
 
-FIXED = ("control", "counters", "notes")
+FIXED = ("control", "counters", "gateway_sockets", "notes")
 """Maps whose number of entries is no choice of the operator's."""
 _NOT_COPIED = (*PREVIOUS, "first_packet_events")  # who takes over reads both rings
 _TOTALS = ("usage", "backend_load", "traffic_ended")

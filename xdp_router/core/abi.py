@@ -138,6 +138,7 @@ from .abi_picks import unpack_backend_load as unpack_backend_load
 from .abi_picks import unpack_backend_signs as unpack_backend_signs
 from .abi_picks import unpack_pick_table as unpack_pick_table
 from .abi_picks import unpack_picks as unpack_picks
+from .abi_values import SERVICE_GATEWAY as SERVICE_GATEWAY
 from .abi_values import BackendValue as BackendValue
 from .abi_values import ControlValue as ControlValue
 from .abi_values import Counter as Counter

@@ -13,6 +13,7 @@ from .model import Endpoint, FlowKey, Forwarding, Mode, Orphans, Reason
 
 RANGES = 8
 """Of one address and protocol."""
+SERVICE_GATEWAY = 0x20
 
 
 class Kind(enum.IntEnum):
@@ -32,6 +33,7 @@ class EndpointKind(enum.IntEnum):
     PROBE = 2
     STUN = 3
     ECHO = 4
+    TAKEN_UP = 5
 
 
 class SourceRule(enum.IntEnum):
@@ -192,6 +194,10 @@ class Counter(enum.IntEnum):
     decided_control_arm = 95
     flow_moved = 96
     flow_not_moved = 97
+    pass_gateway = 98
+    gateway_steered = 99
+    gateway_absent = 100
+    taken_up_refused = 101
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,11 @@ class ServiceValue:
     control_arm: int = field(default=0, kw_only=True)
     control_arm_by: Mode = field(default=Mode.ROUND_ROBIN, kw_only=True)
     tunnel_source: int = field(default=0, kw_only=True)
+
+    @property
+    def is_left_out(self) -> bool:
+        """It is no service, but ports that a service of many leaves to others."""
+        return not self.backend_count and not self.flags & SERVICE_GATEWAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from .address import Prefix, format_endpoint, format_ports, is_ipv6, protocol_name
 from .config import RouterConfig, Settings
 from .config_fields import format_duration
+from .config_handler import GATEWAY_KEYS
 from .config_metrics import format_metrics
 from .config_mode import implied_age_ns, implied_score_age_ns
 from .config_scrape import format_scrape, scrape_keys
@@ -179,7 +180,7 @@ def _differ(
     return tuple(
         (key, (before[key] or '""') if key in before else "", value or '""')
         for key, value in after.items()
-        if before.get(key, unsaid.get(key)) != value
+        if before.get(key, unsaid.get(key, value)) != value
     )
 
 
@@ -232,17 +233,20 @@ def settings_keys(settings: Settings) -> dict[str, str]:
 
 
 def service_keys(service: Service) -> dict[str, str]:
-    """A ``[[service]]`` table, without its backends and what they inherit."""
+    """A ``[[service]]`` table, without its backends and what they inherit; of one that the gateway
+    has only what it can say."""
     names = {backend.id: backend.name for backend in service.backends}
     family = is_ipv6(service.endpoint.addr)
     prefixes: dict[bool, list[str]] = {False: [], True: []}
     for each in service.sources:
         prefixes[each.denied].append(str(Prefix(each.network, each.length, family)))
     allow = prefixes[False] if service.allowed_only or prefixes[False] else [NONE]
-    return {
+    keys = {
         "address": format_endpoint(service.endpoint),
         "name": service.name,
         "protocol": protocol_name(service.endpoint.proto),
+        "handler": "gateway" if service.listener else "backends",
+        "listener": service.listener or NONE,
         "quic": _flag(service.quic),
         "mode": service.mode.name.lower(),
         "candidates": str(service.candidates or NONE),
@@ -270,6 +274,9 @@ def service_keys(service: Service) -> dict[str, str]:
         "control_arm_by": service.control_arm_by.name.lower(),
         **_health_keys(service.health),
     }
+    if service.listener:  # which says all else
+        return {key: keys[key] for key in GATEWAY_KEYS}
+    return keys
 
 
 def backend_keys(backend: Backend) -> dict[str, str]:

@@ -15,14 +15,13 @@ from typing import Any
 
 from .address import (
     PROTOCOLS,
-    family_name,
     format_endpoint,
-    is_ipv6,
     parse_server,
     parse_wide,
     protocol_name,
 )
 from .config_arm import read_control_arm
+from .config_claims import check_claims
 from .config_direct import (
     check_direct,
     check_tunnel_sources,
@@ -31,6 +30,7 @@ from .config_direct import (
 )
 from .config_fields import MS, NAME_MAX, Problems, S, Table
 from .config_gateway import read_gateway
+from .config_handler import check_gateway_services, is_for_gateway, read_gateway_service
 from .config_health import read_health
 from .config_metrics import read_metrics
 from .config_mode import read_mode
@@ -41,9 +41,7 @@ from .config_stateless import check_stateless
 from .config_wide import (
     SERVER_EXAMPLES,
     SERVICE_EXAMPLES,
-    Claims,
     check_limits,
-    check_ranges,
     check_servers,
     read_admission,
 )
@@ -59,7 +57,7 @@ from .model import (
     ProbeKind,
     Service,
 )
-from .toml_lines import Path, key_lines
+from .toml_lines import key_lines
 
 _FORWARDINGS = {
     "nat": Forwarding.NAT,
@@ -260,11 +258,15 @@ def _read(
     services: list[Service] = []
     next_backend = 0
     for number, table in enumerate(root.tables("service", not gateway.listeners)):
+        if is_for_gateway(table):
+            services.append(read_gateway_service(table, number, gateway.listeners))
+            continue
         service = _read_service(table, number, next_backend, settings)
         next_backend += len(service.backends)
         services.append(service)
     root.refuse_unknown()
-    _check_services(services, problems)
+    check_claims(services, problems)
+    check_gateway_services(services, problems)
     check_stateless(services, problems)
     check_scrapes(services, problems)
     check_nat(
@@ -424,75 +426,3 @@ def _read_backend(
     scrape = read_scrape_address(table)
     table.refuse_unknown()
     return Backend(number, name, endpoint, service, weight, probe, forwarding, vlan, scrape)
-
-
-def _check_services(services: Sequence[Service], problems: Problems) -> None:
-    names: set[str] = set()
-    addresses: dict[Endpoint, str] = {}
-    for service in services:
-        if service.name in names:
-            problems.found(
-                ("service", service.id, "name"),
-                repr(service.name),
-                "a name that no other service has",
-            )
-        if service.endpoint in addresses:
-            problems.found(
-                ("service", service.id, "address"),
-                f"{format_endpoint(service.endpoint)}, the address of service "
-                f"{addresses[service.endpoint]!r} as well",
-                "an address that no other service has",
-            )
-        if service.endpoint.addr:  # else it was bad, and reported
-            names.add(service.name)
-            addresses.setdefault(service.endpoint, service.name)
-    check_ranges(services, problems)
-    _check_backends(services, addresses, problems)
-
-
-def _check_backends(
-    services: Sequence[Service], service_at: dict[Endpoint, str], problems: Problems
-) -> None:
-    owners: dict[str, str] = {}
-    claims = Claims(service_at)
-    for service in services:
-        seen: dict[Endpoint, str] = {}
-        for index, backend in enumerate(service.backends):
-            where: Path = ("service", service.id, "backend", index)
-            address = format_endpoint(backend.endpoint)
-            if not backend.endpoint.addr:
-                continue  # it was bad, and reported
-            if (
-                service.forwarding in (Forwarding.NAT, Forwarding.FULLNAT)
-                and service.endpoint.addr
-                and is_ipv6(backend.endpoint.addr) != is_ipv6(service.endpoint.addr)
-            ):
-                family = family_name(service.endpoint.addr)
-                how = service.forwarding.name.lower()
-                problems.found(
-                    (*where, "address"),
-                    f"{address}, no {family} address",
-                    f"an {family} address as the service's "
-                    f"({format_endpoint(service.endpoint)}): forwarding {how!r} keeps the family",
-                )
-            if backend.endpoint in seen:
-                problems.found(
-                    (*where, "address"),
-                    f"{address}, the address of backend {seen[backend.endpoint]!r} as well",
-                    "each backend of a service once (weight gives it a larger share)",
-                )
-            elif backend.name in owners:
-                problems.found(
-                    (*where, "name"),
-                    f"{backend.name!r}, a backend of service {owners[backend.name]!r} as well",
-                    "a name that no other backend of the router has, because commands use it",
-                )
-            looped = claims.of(backend.endpoint)
-            if looped is not None:
-                problems.found(
-                    (*where, "address"),
-                    f"{address}, the address of service {looped!r}",
-                    "the address of a real server (packets would go round in a loop)",
-                )
-            seen.setdefault(backend.endpoint, backend.name)
-            owners.setdefault(backend.name, service.name)

@@ -59,18 +59,20 @@ def apply_edit(document: MutableMapping[str, Any], config: RouterConfig, edit: E
     services: Tables = document["service"]
     if edit.what == "service":
         if edit.verb is Verb.ADD:
-            services.append(
-                {
-                    **_said(edit.keys, edit.what),
-                    "backend": [_said(each, "backend") for each in edit.backends],
-                }
-            )
+            backends_said = [_said(each, "backend") for each in edit.backends]
+            new = _said(edit.keys, edit.what)
+            services.append({**new, "backend": backends_said} if backends_said else new)
             return
         place = _find("service", edit.name, [service.name for service in config.services])
         _change(services, place, edit)
         return
     if edit.verb is Verb.ADD:
         place = _find("service", edit.name, [service.name for service in config.services])
+        if config.services[place].listener:
+            raise EditError(
+                f"service {edit.name} is taken up by the gateway, so it has no backends: give its "
+                f"listener {config.services[place].listener} another one, in the file"
+            )
         services[place]["backend"].append(_said(edit.keys, edit.what))
         return
     places = {

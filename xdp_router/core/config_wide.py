@@ -61,7 +61,7 @@ def read_admission(table: Table, endpoint: Endpoint) -> Admission:
             shown = Prefix(each.network, each.length, is_ipv6(endpoint.addr))
             table.found_at("deny", index, f"{shown}, which is allowed as well", "it in one list")
     return Admission(
-        except_ports=_except_ports(table, endpoint),
+        except_ports=read_exceptions(table, endpoint),
         affinity_ns=affinity_ns if affinity else 0,
         max_connections=max(table.integer("max_connections", -1, 1, CONNECTIONS_MAX), 0),
         sources=(*allow, *deny),
@@ -94,7 +94,8 @@ def _prefixes(table: Table, key: str, service: Endpoint, denied: bool) -> list[S
     return found
 
 
-def _except_ports(table: Table, service: Endpoint) -> tuple[tuple[int, int], ...]:
+def read_exceptions(table: Table, service: Endpoint) -> tuple[tuple[int, int], ...]:
+    """First and last of the ports that a service of many leaves to others: ``except_ports``."""
     found = []
     for index, value in table.items("except_ports", (int, str), _EXCEPTION):
         try:
@@ -171,9 +172,11 @@ def left_out(service: Service) -> list[Endpoint]:
 
 
 def entries_of(services: Sequence[Service]) -> int:
-    """How many places services have in the map of them: theirs, what they leave out, and echo."""
+    """How many places services have in the map of them: theirs, what they leave out, and addresses
+    with ICMP echo, or that are taken up for the gateway."""
     echo = {each.endpoint.addr for each in services if each.icmp_echo}
-    return len(services) + exceptions_of(services) + len(echo)
+    taken_up = {each.endpoint.addr for each in services if each.listener}
+    return len(services) + exceptions_of(services) + len(echo) + len(taken_up)
 
 
 def exceptions_of(services: Sequence[Service]) -> int:

@@ -15,6 +15,8 @@ BACKEND_NAME = "fallback"
 SERVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("address", "name"), ()),
     "protocol": ("tcp", "udp"),
+    "handler": ("backends", "gateway"),
+    "listener": (),
     "quic": _FLAG,
     "mode": ("race", "snapshot", "inline"),
     **dict.fromkeys(("candidates", "probe_interval", "snapshot_age"), ()),

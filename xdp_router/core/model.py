@@ -315,6 +315,7 @@ class Service:
     control_arm: int = 0  # percent of new flows that are not decided by the mode, but ...
     control_arm_by: Mode = Mode.ROUND_ROBIN  # ... in turns, or by HASH
     health: HealthSettings | None = None  # None: nobody is ill
+    listener: str = ""  # of the gateway on this host, which takes it up: it has no backends
 
 
 @dataclass(slots=True)

@@ -19,3 +19,10 @@ class MessageError(XdpRouterError):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+class SpeaksHttp2(MessageError):
+    """The client has begun with HTTP/2's preface: it reads frames only, no answer of HTTP/1.1."""
+
+    def __init__(self) -> None:
+        super().__init__(505, "HTTP/2 spoken where HTTP/1.1 is expected")

@@ -32,6 +32,7 @@ _FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-p
 _OF_REQUEST = _ONE_CONNECTION | _FORWARDED
 _UPGRADE_STAYS = frozenset((101, 426))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+_HTTP_1_1_REQUIRED = b"\0\0\0\x0d"
 # What clients of OpenAI's interface tell errors apart by.
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -195,6 +196,18 @@ def error_response(
     out.append(b"\r\n")
     head = b"\r\n".join(out)
     return head if to_head else head + body
+
+
+def http2_refusal(text: str) -> bytes:
+    """Return what tells a client of HTTP/2 that only HTTP/1.1 is spoken here (RFC 9113).
+
+    Its preface is answered by the server's, empty SETTINGS (3.4), and by GOAWAY with
+    HTTP_1_1_REQUIRED (6.8, 7): no stream was taken up, so each request may be made again.
+    """
+    words = text.encode()
+    settings = b"\0\0\0\x04\0" + bytes(4)
+    away = (8 + len(words)).to_bytes(3, "big") + b"\x07\0" + bytes(4)
+    return settings + away + bytes(4) + _HTTP_1_1_REQUIRED + words
 
 
 def _unwanted(

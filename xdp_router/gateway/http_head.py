@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from xdp_router.gateway.errors import MessageError
+from xdp_router.gateway.errors import MessageError, SpeaksHttp2
 from xdp_router.gateway.http_fields import (
     FRAMING_FIELDS,
     HEAD_BYTES,
@@ -408,7 +408,7 @@ def _protocol(values: list[bytes] | None) -> bytes | None:
 
 def _version_error(method: bytes, spoken: bytes) -> MessageError:
     if method == b"PRI" and spoken == b"HTTP/2.0":
-        return MessageError(505, "HTTP/2 spoken where HTTP/1.1 is expected")
+        return SpeaksHttp2()
     if _SOME_VERSION.fullmatch(spoken):
         return MessageError(505, "a version other than HTTP/1.0 and HTTP/1.1")
     return MessageError(400, "a request line that is not method, target and version")

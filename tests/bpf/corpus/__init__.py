@@ -37,6 +37,7 @@ from . import (
     signs,
     stateless,
     sticky,
+    taken_up,
     takeover,
     tunnel,
     udp,
@@ -93,4 +94,5 @@ CASES = [
     *loads.CASES,
     *signs.CASES,
     *previous.CASES,
+    *taken_up.CASES,
 ]
