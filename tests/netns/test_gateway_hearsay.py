@@ -88,7 +88,9 @@ def test_engines_and_others_tell_how_they_are(tmp_path: Path) -> None:
         for _ in range(40):
             with RawClient.connect((ADDRESS, PORT)) as client:
                 assert client.ask(chat("tokens=1", prompt=PROMPT, stream=False)).status == 200
-        gateway.wait(lambda: (backends(gateway)["b1"]["prefix_cache"] or {}).get("measured"), "hits")
+        gateway.wait(
+            lambda: (backends(gateway)["b1"]["prefix_cache"] or {}).get("measured"), "hits"
+        )
         shares = backends(gateway)["b1"]["prefix_cache"]
         assert shares["predicted"] > 0.2
         (arm,) = gateway.ask("status")["control_arms"]

@@ -102,6 +102,27 @@ ANSWERS: dict[str, Any] = {
     "explain": EXPLAIN,
     "reload": {"applied": True, "generation": 3, "listeners": 1, "workers": 2},
     "drain": {"connections": 1, "timeout_s": 60.0},
+    "push": {
+        "backend": "b1",
+        "address": "198.18.1.2:8000",
+        "told": {"queue": 3.0},
+        "holds_s": 10.0,
+    },
+}
+ARM = {
+    "listener": "web",
+    "mode": "race",
+    "percent": 5,
+    "measured": "first token",
+    "confidence": 0.95,
+    "arms": {
+        "mode": {"count": 900, "p50_ms": 10.0, "p99_ms": 20.5},
+        "control": {"count": 50, "p50_ms": 12.0, "p99_ms": 90.0},
+    },
+    "gain": {
+        "p50": {"gain_ms": {"estimate": 2.0, "low": 1.5, "high": 2.5}, "ratio": {}},
+        "p99": {"gain_ms": {"estimate": 69.5, "low": None, "high": 80.0}, "ratio": {}},
+    },
 }
 
 
@@ -132,7 +153,7 @@ def run(gateway: _Gateway, *args: str, env: dict[str, str | None] | None = None)
 @pytest.mark.parametrize("command", list(ANSWERS))
 def test_json_is_the_gateways_data(gateway: _Gateway, command: str) -> None:
     """--json prints what was answered, of each command."""
-    more = ["r1"] if command == "explain" else []
+    more = {"explain": ["r1"], "push": ["b1", "--queue", "3"]}.get(command, [])
     result = run(gateway, command, *more, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == ANSWERS[command]
@@ -176,6 +197,57 @@ def test_listeners_and_backends(gateway: _Gateway) -> None:
     (_, one, two) = run(gateway, "backends").stdout.splitlines()
     assert one.split() == ["web", "b1", "198.18.1.2:8000", "well", "3", "250", "µs", "85.0", "ms"]
     assert two.split()[3:] == ["well,", "asked", "to", "wait", "3", "-", "-"]
+
+
+def test_what_others_say(gateway: _Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that are not ours in the table; below it values with their age, and what fails."""
+    scrape = {"url": "http://198.18.1.2:8000/metrics", "error": "no answer", "missing": []}
+    told = {"value": 0.5, "age_s": 2.0, "source": "scrape", "counts": True}
+    old = {"value": 7.0, "age_s": 40.0, "source": "push", "counts": False}
+    row = {
+        **BACKEND,
+        "told": {"cache_usage": told, "queue": old},
+        "others": 4.0,
+        "scrape": scrape,
+        "prefix_cache": {"predicted": 0.625, "measured": 0.5},
+    }
+    monkeypatch.setitem(ANSWERS, "backends", [row, {**BACKEND, "name": "b2", "others": None}])
+    head, one, two, *below = run(gateway, "backends").stdout.splitlines()
+    assert "OTHERS" in head
+    assert one.split()[4:6] == ["3", "4"]
+    assert two.split()[4:6] == ["3", "-"]
+    assert below == [
+        "b1: cache 50% full (scrape, 2s ago), queue 7 (push, 40s ago: too old to count)",
+        "b1: metrics of http://198.18.1.2:8000/metrics are not read: no answer",
+        "b1: 62% of prompts were thought to be in its prefix cache, 50% were by its own count",
+    ]
+
+
+def test_push(gateway: _Gateway) -> None:
+    """What is given is told, by name or address."""
+    said = run(gateway, "push", "b1", "--queue", "3", "--ttft", "5").stdout
+    assert said == "b1 (198.18.1.2:8000): queue 3, for 10s\n"
+    assert gateway.asked[0][1:] == ("push", {"backend": "b1", "queue": 3.0, "ttft_ms": 5.0})
+    result = run(gateway, "push", "b1")
+    assert result.exit_code == 2
+    assert "nothing to tell: give --queue" in result.stderr
+
+
+def test_the_control_arm(gateway: _Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each quantile, with how sure it is; before there is anything, that."""
+    monkeypatch.setitem(ANSWERS, "status", {**STATUS, "control_arms": [ARM]})
+    lines = run(gateway, "status").stdout.splitlines()
+    assert lines[-3:] == [
+        "web: control arm, 5 % of requests by turns",
+        "  first token p50 12 ms, with race 10 ms; it gains 2 ms (95 %: 1.5 to 2.5 ms, of 900 and "
+        "50 requests)",
+        "  first token p99 90 ms, with race 20.5 ms; it gains 69.5 ms (of 900 and 50 requests: too "
+        "few to say how sure that is)",
+    ]
+    nothing = {**ARM, "gain": {"p50": None, "p99": None}}
+    monkeypatch.setitem(ANSWERS, "status", {**STATUS, "control_arms": [nothing]})
+    last = run(gateway, "status").stdout.splitlines()[-1]
+    assert last == "web: control arm, 5 % of requests by turns: nothing to compare yet"
 
 
 def test_decisions_and_streams(gateway: _Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
