@@ -9,7 +9,7 @@ fits what engines have room for, and whether others than this gateway use them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from xdp_router.core.listeners import GatewayConfig
@@ -39,6 +39,10 @@ class CacheCheck:
         """An engine has counted so much more."""
         before = self.counted.get(address, (0.0, 0.0))
         self.counted[address] = before[0] + hits, before[1] + queries
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Nobody asks the others any more."""
+        self.counted = {name: each for name, each in self.counted.items() if name in addresses}
 
     def look(self, config: GatewayConfig, figures: Figures, now_ns: int) -> None:
         """These are the sums over all workers now."""

@@ -85,6 +85,7 @@ class Hearsay:
         for one, each in pairs:
             if one.scrape is not None:
                 self._speaks.setdefault(str(each.address), self._ids[one.name, each.name])
+        self.cache.keep_only(self._speaks)
         services = scraped_services(config.listeners, self._ids)
         self._at = {}
         for service in services:

@@ -40,6 +40,8 @@ def test_one_engine_of_two_listeners() -> None:
     assert check.view(ENGINE) == {"predicted": 0.4, "measured": 0.3}
     assert check.counted == {ENGINE: (60, 200)}
     assert check.shares("none") == (None, None)
+    check.keep_only([])
+    assert check.view(ENGINE) is None
 
 
 def test_the_last_minutes_count() -> None:
