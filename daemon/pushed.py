@@ -15,6 +15,10 @@ _PUSHED: dict[str, tuple[str, float, float, float]] = {
     "cache_usage": ("usage", 1.0, 0.0, 1.0),
 }
 """By argument: what the score calls it, its unit, the least and the most that it may be."""
+INPUT_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue", "usage": "cache_usage"}
+"""What scores call an input, and what whoever looks or tells calls it."""
+METRIC_NAMES = {**INPUT_NAMES, "ttft_ns": "ttft_seconds"}
+"""The same in metrics, in base units."""
 
 
 def read_pushed(args: Mapping[str, Any], backend: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -27,6 +31,11 @@ def read_pushed(args: Mapping[str, Any], backend: str) -> tuple[dict[str, float]
     if not told:
         raise CommandError(f"nothing is told of {backend}: expected {', '.join(_PUSHED)}")
     return told, {_PUSHED[name][0]: value * _PUSHED[name][1] for name, value in told.items()}
+
+
+def shown_input(name: str, value: float) -> float:
+    """In the unit in which it is told."""
+    return round(value / 1e6, 3) if name == "ttft_ns" else value
 
 
 def _number(name: str, value: object) -> float:

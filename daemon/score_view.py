@@ -11,6 +11,7 @@ from xdp_router.core.abi import PICK_SLOTS
 from xdp_router.core.model import Backend, Decision, Mode, Scored, Snapshot
 
 from .loads import load_reader
+from .pushed import INPUT_NAMES, METRIC_NAMES, shown_input
 
 if TYPE_CHECKING:
     from .app import Router
@@ -131,15 +132,6 @@ def _terms(scored: Scored) -> dict[str, float | None]:
     return {name: None if value is None else round(value, 4) for name, value in terms.items()}
 
 
-INPUT_NAMES = {"ttft_ns": "ttft_ms", "cache": "cache_hit", "queue": "queue", "usage": "cache_usage"}
-"""What scores call an input, and what whoever looks or tells calls it."""
-
-
-def shown_input(name: str, value: float) -> float:
-    """In the unit in which it is told."""
-    return round(value / _NS_PER_MS, 3) if name == "ttft_ns" else value
-
-
 def told_now(
     router: Router, backends: Iterable[tuple[tuple[str, str], Backend]]
 ) -> Iterator[tuple[tuple[str, str], str, float, str]]:
@@ -153,7 +145,3 @@ def told_now(
             if now_ns - each.told_ns < age_ns:
                 value = each.value / 1e9 if name == "ttft_ns" else each.value
                 yield labels, METRIC_NAMES[name], value, each.source
-
-
-METRIC_NAMES = {**INPUT_NAMES, "ttft_ns": "ttft_seconds"}
-"""The same in metrics, in base units."""

@@ -19,8 +19,7 @@ from xdp_router.core.listeners import GatewayConfig, Listener, ListenerBackend
 from xdp_router.core.model import Endpoint
 from xdp_router.core.score_inputs import PUSH, SCRAPE, ScoreInputs
 from xdp_router.core.scrape import Said, ScrapeState
-from xdp_router.daemon.pushed import read_pushed
-from xdp_router.daemon.score_view import INPUT_NAMES, shown_input
+from xdp_router.daemon.pushed import INPUT_NAMES, read_pushed, shown_input
 from xdp_router.daemon.scraper import Fetch, Scraper
 from xdp_router.daemon.tasks import Tasks
 

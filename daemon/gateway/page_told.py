@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from xdp_router.core.listeners import GatewayConfig
-from xdp_router.daemon.score_view import METRIC_NAMES
+from xdp_router.daemon.pushed import METRIC_NAMES
 from xdp_router.measure.exposition import Sample
 
 from .hearsay import Hearsay
