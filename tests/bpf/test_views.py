@@ -87,6 +87,7 @@ class Stage:
                 small.state.maps, small.config.services, small.config.settings
             ),
             forwarding=SimpleNamespace(off=()),
+            retirement=SimpleNamespace(backends=()),
             ager=SimpleNamespace(flows=3, stateless=2, entries_of={4: 5, 6: 1}),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4, "probe_bytes": 160}),
