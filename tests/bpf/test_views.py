@@ -173,6 +173,7 @@ def test_services_and_backends_tell_what_they_are(stage: Stage) -> None:
         "deadline_ms": 50.0,
         "backends": ["b1", "b2"],
         "decisions": 5,
+        "open": 0,
         "connections": 0,
         "max_connections": None,
         "except_ports": [],
