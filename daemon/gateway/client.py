@@ -220,13 +220,6 @@ class Client(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         transport.abort()
 
-    # What the front does
-
-    def retire(self) -> None:
-        """Nothing new is begun; whoever has asked nothing is closed."""
-        if self.exchange is None and not self._buffer:
-            self.close()
-
     # Requests
 
     def _next(self) -> None:

@@ -47,6 +47,8 @@ from .relay import Relay
 
 FRESH_NS = 10_000_000_000
 """How long a first-token time or what metrics said is believed."""
+RETIRED_QUIET_NS = 1_000_000_000
+RETIRE_AGAIN_S = 0.25
 HELD_MOST_NS = 60_000_000_000
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
 _THOUSANDTHS = 1e-3
@@ -92,9 +94,6 @@ class Connection(Protocol):
     peer_host: bytes
     idle_since_ns: int
     stalled_ns: int
-
-    def retire(self) -> None:
-        """Nothing new is begun."""
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -142,7 +141,7 @@ class Front:
         source = connection.peer_host
         self.figures.count("connections", self.listener.name)
         full = len(self.connections) >= self._share(self.listener.max_connections)
-        if full or self._sources[source] >= self.listener.max_per_source or self.retired:
+        if full or self._sources[source] >= self.listener.max_per_source:
             why = "all" if full else "source"
             self.figures.count("connections_refused", self.listener.name, why)
             return False
@@ -159,10 +158,18 @@ class Front:
                 del self._sources[connection.peer_host]
 
     def retire(self) -> None:
-        """No new requests: idle connections are closed, the others end with their answers."""
+        """Connections end: with their next answers, which say so, or when they are quiet.
+
+        Not those that asked a moment ago: their next request may be on its way, and would be met
+        by RST.
+        """
         self.retired = True
+        quiet_ns = self.world.clock() - RETIRED_QUIET_NS
         for each in list(self.connections):
-            each.retire()
+            if each.idle_since_ns and each.idle_since_ns <= quiet_ns:
+                each.close()
+        if self.connections:
+            self.world.loop.call_later(RETIRE_AGAIN_S, self.retire)
 
     @property
     def open(self) -> int:

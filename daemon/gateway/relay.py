@@ -153,11 +153,6 @@ class Relay(asyncio.Protocol):
 
     # What the front does
 
-    def retire(self) -> None:
-        """Nothing new is begun; whoever has said nothing is closed."""
-        if not self.record.first_byte_ns:
-            self.close()
-
     def close(self) -> None:
         """Close when everything is written."""
         self._is_ending = True

@@ -245,20 +245,41 @@ def test_a_backend_that_stands_still_has_broken_off() -> None:
 
 @in_fresh_netns
 def test_when_it_retires_answers_end_with_close() -> None:
-    """What is under way is finished; idle connections are closed; nothing new is taken."""
+    """What is under way is finished. Who may just be asking is answered, and told to close; who
+    was told before that the connection goes on can ask once more. Quiet connections are closed."""
     with gateway('type = "llm"\nmode = "inline"', {"a": "ttft-ms=100"}) as place:
-        idle, busy = place.connect(), place.connect()
+        quiet, idle, busy, told = (place.connect() for _ in range(4))
         assert idle.ask(chat(stream=False)).status == 200
+        told.send(chat("gap-ms=30,ttft-ms=0")).head()
+        events = told.events()
+        next(events)
         busy.send(chat())
-        wait_for(lambda: sum(place.in_flight()) == 1, 5, "it is under way")
+        wait_for(lambda: sum(place.in_flight()) == 2, 5, "both are under way")
         place.call(place.fronts["front"].retire)
-        assert idle.end() is False
-        head = busy.head()
-        assert head.get("connection") == "close"
-        assert list(busy.events())[-1].data == "[DONE]"
-        assert busy.end() is False
-        busy.close()
+        for each in (idle, busy):
+            if each is idle:
+                each.send(chat())
+            assert each.head().get("connection") == "close"
+            assert list(each.events())[-1].data == "[DONE]"
+            assert each.end() is False
+            each.close()
+        assert list(events)[-1].data == "[DONE]"
+        again = told.ask(chat("ttft-ms=0", stream=False))
+        assert (again.status, again.head.get("connection")) == (200, "close")
+        told.close()
+        assert quiet.end() is False
+        quiet.close()
         wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 0, 5, "all have gone")
+
+
+@in_fresh_netns
+def test_who_was_just_accepted_when_it_retires_is_served() -> None:
+    """The kernel had shaken hands with it: nobody else would answer."""
+    with gateway('type = "http"', {"a": ""}) as place:
+        place.call(place.fronts["front"].retire)
+        with place.connect() as client:
+            answer = client.ask(request("GET", "/health"))
+            assert (answer.status, answer.head.get("connection")) == (200, "close")
 
 
 @in_fresh_netns
