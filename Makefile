@@ -84,7 +84,8 @@ engines-deps: deps ## also compile a real inference engine, llama.cpp, in build/
 test-clients: clients-deps ## the gateway with curl, the openai package and a headless Chromium; as root
 	@$(MAKE) build
 	@$(BIN)/python -m pytest -m "netns or engines" $(PYTEST_ARGS) \
-		tests/netns/test_curl_client.py tests/netns/test_openai_client.py tests/engines/test_browser.py
+		tests/netns/test_curl_client.py tests/netns/test_openai_client.py \
+		tests/engines/test_browser.py tests/engines/test_restarts.py
 
 test-engines: engines-deps ## the gateway before real engines: llama.cpp, vLLM where it is installed; as root
 	@$(MAKE) build

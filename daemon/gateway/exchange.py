@@ -397,7 +397,6 @@ class Exchange:
             return  # it was an error
         won, delivery = self._is_winner(leg), self._delivery
         keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
-        keep_client = leg.head is not None and self._keeps_client(leg.head)
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
         if keep_leg and not leg.tunnel:
@@ -406,7 +405,7 @@ class Exchange:
             leg.close()
         if won and delivery is not None:
             self._finish("complete")
-            self.client.answered(keep_client and not delivery.ends_connection)
+            self.client.answered(delivery.keeps_client and self._body.is_whole)
         else:
             self._set_timer()
 
