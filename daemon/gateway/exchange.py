@@ -313,7 +313,7 @@ class Exchange:
         front = self._front
         front.figures.count("broken_off", front.listener.name, self.record.legs[broken.leg].backend)
         self._end_legs(broken.reason.value)
-        self.client.reset()
+        self.client.reset_soon()
         self._finish(f"the backend broke off: {broken.reason.value}")
 
     # What legs do
