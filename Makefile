@@ -27,7 +27,7 @@ MULTIARCH = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_c
 BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
-.PHONY: help deps bench-deps fuzz-deps build check format test demo chaos fuzz bench bench-compare compare \
+.PHONY: help deps bench-deps fuzz-deps build check format test demo demo-gateway chaos fuzz bench bench-compare compare \
 	bench-gateway gateway dist install uninstall clean
 
 help: ## print this list
@@ -72,6 +72,9 @@ test: deps ## all tests; as root (sudo make test), else those that need root are
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
 	@$(BIN)/xdp-router lab demo
+
+demo-gateway: deps ## three inference engines (mocks), and the gateway before them; as root
+	@$(BIN)/xdp-router lab gateway
 
 chaos: deps ## CHAOS_S=600 seconds of random trouble under 200 clients; as root
 	@$(MAKE) build
