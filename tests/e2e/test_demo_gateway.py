@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -77,7 +78,7 @@ def test_a_whole_run() -> None:
 def _frame(text: str) -> set[str]:
     """Titles, heads of tables and commands: what is the same in each run."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    titles = {line for line, below in zip(lines, lines[1:], strict=False) if below[:9] == "-" * 9}
+    titles = {line for line, below in itertools.pairwise(lines) if below[:9] == "-" * 9}
     heads = {line for line in lines if re.fullmatch(r"[A-Z][A-Z0-9 ]+", line)}
     commands = {re.sub(r"explain .*", "explain ID", line) for line in lines if line[:2] == "$ "}
     return titles | heads | commands

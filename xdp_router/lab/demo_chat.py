@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the gateway's demo: asks for tokens as OpenAI's clients do, and notes what it sees."""
+"""A client of the gateway's demo: asks for tokens as OpenAI's clients do, and notes what comes."""
 
 from __future__ import annotations
 

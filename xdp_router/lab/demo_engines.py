@@ -87,7 +87,10 @@ class EnginesLab:
                     engine, "lab.engine", "127.0.0.1", str(port), f"--name={engine}", *options
                 )
             self._start(
-                "gateway", "daemon.main", "gateway", f"--config={config}",
+                "gateway",
+                "daemon.main",
+                "gateway",
+                f"--config={config}",
                 f"--control={self.control}",
             )  # fmt: skip - argument by argument would say less
             for engine, (port, _) in ENGINES.items():
