@@ -31,7 +31,7 @@ from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
 from .board import IN_FLIGHT
-from .decision import Decision, decide, why
+from .decision import Decision, decide, headers_beside, why
 from .delivery import Delivery
 from .leg import Leg
 from .record import LegRecord, Record
@@ -269,9 +269,7 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        extra: list[tuple[bytes, bytes]] = []
-        if answer.head.get(b"x-request-id") is None:
-            extra.append((b"X-Request-ID", record.id.encode()))
+        extra = headers_beside(answer.head, record.id, win)
         now_ns = self._clock()
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
