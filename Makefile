@@ -29,8 +29,8 @@ BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 	-ffile-prefix-map=$(CURDIR)=.
 
 .PHONY: help deps bench-deps clients-deps engines-deps fuzz-deps build check format test \
-	test-clients test-engines demo chaos fuzz bench bench-compare compare bench-gateway gateway \
-	dist install uninstall clean
+	test-clients test-engines demo demo-gateway chaos fuzz bench bench-compare compare \
+	bench-gateway gateway dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,7 +84,8 @@ engines-deps: deps ## also compile a real inference engine, llama.cpp, in build/
 test-clients: clients-deps ## the gateway with curl, the openai package and a headless Chromium; as root
 	@$(MAKE) build
 	@$(BIN)/python -m pytest -m "netns or engines" $(PYTEST_ARGS) \
-		tests/netns/test_curl_client.py tests/netns/test_openai_client.py tests/engines/test_browser.py
+		tests/netns/test_curl_client.py tests/netns/test_openai_client.py \
+		tests/engines/test_browser.py tests/engines/test_restarts.py
 
 test-engines: engines-deps ## the gateway before real engines: llama.cpp, vLLM where it is installed; as root
 	@$(MAKE) build
@@ -93,6 +94,9 @@ test-engines: engines-deps ## the gateway before real engines: llama.cpp, vLLM w
 demo: deps ## three backends, one of them slow, and the router between them; as root
 	@$(MAKE) build
 	@$(BIN)/xdp-router lab demo
+
+demo-gateway: deps ## three inference engines (mocks), and the gateway before them; as root
+	@$(BIN)/xdp-router lab gateway
 
 chaos: deps ## CHAOS_S=600 seconds of random trouble under 200 clients; as root
 	@$(MAKE) build

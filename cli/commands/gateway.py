@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from xdp_router.adapters.control import DEFAULT_GATEWAY_CONTROL_PATH, NoDaemon
+from xdp_router.adapters.control import (
+    DEFAULT_GATEWAY_CONTROL_PATH,
+    UNIT_GATEWAY_CONTROL_PATH,
+    NoDaemon,
+)
 from xdp_router.cli import render, render_gateway
 
 from .context import Context, json_option, pass_context
 from .push import inputs, told
 
 
+def control_path(*paths: str) -> str:
+    """The first one that is there, else the first one."""
+    return next((path for path in paths if Path(path).exists()), paths[0])
+
+
 @click.group()
 @click.option(
     "--control",
     envvar="XDP_ROUTER_GATEWAY_CONTROL",
-    default=DEFAULT_GATEWAY_CONTROL_PATH,
-    show_default=True,
+    default=lambda: control_path(DEFAULT_GATEWAY_CONTROL_PATH, UNIT_GATEWAY_CONTROL_PATH),
+    show_default=f"{DEFAULT_GATEWAY_CONTROL_PATH}, or {UNIT_GATEWAY_CONTROL_PATH} if it is there",
     show_envvar=True,
     metavar="PATH",
     help="Control socket of the gateway.",

@@ -231,3 +231,12 @@ def demo(ctx: click.Context) -> None:
     from xdp_router.lab.demo import run_demo
 
     ctx.exit(run_demo())
+
+
+@lab.command()
+@click.pass_context
+def gateway(ctx: click.Context) -> None:
+    """Show in some seconds what the gateway does, with three mock engines."""
+    from xdp_router.lab.demo_gateway import run_demo
+
+    ctx.exit(run_demo())

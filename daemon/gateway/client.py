@@ -25,6 +25,7 @@ BODY_LEAST = 16 << 10
 """Bytes of a body that come within ``body_timeout``, or it is late."""
 AHEAD_MOST = 1 << 20
 """Bytes of later requests beyond ``max_head``, which reading stops at."""
+_LAST_WORDS_S = 0.05
 _LINGER_S = 1.0
 """How long what a client still sends is read and dropped, so that it gets our last words."""
 _NS = 1e9
@@ -227,6 +228,12 @@ class Client(asyncio.Protocol):
         if sock is not None and not self.is_tls:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         transport.abort()
+
+    def reset_soon(self) -> None:
+        """The same after a moment: a RST takes away what its receiver has not read yet."""
+        self._is_ending = True
+        self._stop_timer()
+        self._timer = self._loop.call_later(_LAST_WORDS_S, self.reset)
 
     # Requests
 

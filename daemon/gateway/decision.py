@@ -11,7 +11,7 @@ from xdp_router.core.listeners import Listener
 from xdp_router.core.model import Mode
 from xdp_router.gateway.chooser import Order
 from xdp_router.gateway.http_forward import request_to_backend
-from xdp_router.gateway.http_head import Framing, RequestHead
+from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt
 from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
 from xdp_router.gateway.tenants import Tenant
@@ -103,6 +103,17 @@ def race_settings(
         on_head=not inference,
         replayable=replayable,
     )
+
+
+def headers_beside(head: ResponseHead, request: str, win: Win) -> list[tuple[bytes, bytes]]:
+    """What an answer is given beside its own headers: the request's name, and when to come again
+    if everybody refused and this one does not say it."""
+    extra = []
+    if head.get(b"x-request-id") is None:
+        extra.append((b"X-Request-ID", request.encode()))
+    if win.retry_after_ns is not None and head.get(b"retry-after") is None:
+        extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
+    return extra
 
 
 def why(race: TtftRace, win: Win) -> str:

@@ -31,7 +31,7 @@ from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
 from .board import IN_FLIGHT
-from .decision import Decision, decide, why
+from .decision import Decision, decide, headers_beside, why
 from .delivery import Delivery
 from .leg import Leg
 from .record import LegRecord, Record
@@ -269,9 +269,7 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        extra: list[tuple[bytes, bytes]] = []
-        if answer.head.get(b"x-request-id") is None:
-            extra.append((b"X-Request-ID", record.id.encode()))
+        extra = headers_beside(answer.head, record.id, win)
         now_ns = self._clock()
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
@@ -313,7 +311,7 @@ class Exchange:
         front = self._front
         front.figures.count("broken_off", front.listener.name, self.record.legs[broken.leg].backend)
         self._end_legs(broken.reason.value)
-        self.client.reset()
+        self.client.reset_soon()
         self._finish(f"the backend broke off: {broken.reason.value}")
 
     # What legs do
@@ -397,7 +395,6 @@ class Exchange:
             return  # it was an error
         won, delivery = self._is_winner(leg), self._delivery
         keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
-        keep_client = leg.head is not None and self._keeps_client(leg.head)
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
         if keep_leg and not leg.tunnel:
@@ -406,7 +403,7 @@ class Exchange:
             leg.close()
         if won and delivery is not None:
             self._finish("complete")
-            self.client.answered(keep_client and not delivery.ends_connection)
+            self.client.answered(delivery.keeps_client and self._body.is_whole)
         else:
             self._set_timer()
 

@@ -54,10 +54,10 @@ from .relay import Relay
 
 FRESH_NS = 10_000_000_000
 """How long a first-token time is believed."""
+RETIRED_QUIET_NS = 1_000_000_000
+RETIRE_AGAIN_S = 0.25
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
-RETIRED_IDLE_NS = 1_000_000_000
-"""How long a connection may be idle when nothing new is taken any more."""
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
 _THOUSANDTHS = 1e-3
 _NS = 1e9
@@ -175,12 +175,18 @@ class Front:
                 del self._sources[source]
 
     def retire(self) -> None:
-        """Answers end with ``Connection: close`` from here on, and idle connections by ``sweep``.
+        """Connections end: with their next answers, which say so, or when they are quiet.
 
-        Not at once: a client that was accepted a moment ago, or whose next request is on its way,
-        would see a reset.
+        Not those that asked a moment ago: their next request may be on its way, and would be met
+        by RST.
         """
         self.retired = True
+        quiet_ns = self.world.clock() - RETIRED_QUIET_NS
+        for each in list(self.connections):
+            if each.idle_since_ns and each.idle_since_ns <= quiet_ns:
+                each.close()
+        if self.connections:
+            self.world.loop.call_later(RETIRE_AGAIN_S, self.retire)
 
     @property
     def open(self) -> int:
@@ -192,14 +198,11 @@ class Front:
         now_ns, listener = self.world.clock(), self.listener
         idle_ns = now_ns - listener.idle_timeout_ns
         stalled_ns = now_ns - listener.stream_timeout_ns
-        retired_ns = now_ns - RETIRED_IDLE_NS
         for each in list(self.connections):
             exchange = each.exchange
             if each.stalled_ns and each.stalled_ns < stalled_ns:
                 self.figures.count("deadline_closes", listener.name, "slow reader")
                 each.reset()
-            elif self.retired and each.idle_since_ns and each.idle_since_ns < retired_ns:
-                each.close()
             elif each.idle_since_ns and each.idle_since_ns < idle_ns:
                 self.figures.count("deadline_closes", listener.name, "idle")
                 each.close()

@@ -186,8 +186,9 @@ class Relay(asyncio.Protocol):
         raced = front.listener.mode is Mode.RACE and not order.control
         record.mode = "control" if order.control else front.listener.mode.name.lower()
         record.decided_ns = self._clock()
-        self._left = min(len(order), 1 + front.listener.race.retries + raced)
-        for _ in range(front.listener.race.candidates if raced else 1):
+        width = front.listener.race.candidates if raced else 1
+        self._left = min(len(order), width + front.listener.race.retries)
+        for _ in range(width):
             self._ask()
 
     def _ask(self) -> None:

@@ -87,6 +87,7 @@ class Stage:
                 small.state.maps, small.config.services, small.config.settings
             ),
             forwarding=SimpleNamespace(off=()),
+            retirement=SimpleNamespace(backends=()),
             ager=SimpleNamespace(flows=3, stateless=2, entries_of={4: 5, 6: 1}),
             executor=SimpleNamespace(counters={"reinject_failed": 2}),
             sender=SimpleNamespace(counters={"probe_sent": 4, "probe_bytes": 160}),
@@ -172,6 +173,7 @@ def test_services_and_backends_tell_what_they_are(stage: Stage) -> None:
         "deadline_ms": 50.0,
         "backends": ["b1", "b2"],
         "decisions": 5,
+        "open": 0,
         "connections": 0,
         "max_connections": None,
         "except_ports": [],

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.support.netns import mounts_under, wait_for
+from tests.support.nobody import as_nobody
 from xdp_router.lab import processes
 from xdp_router.lab.demo import run_demo
 
@@ -229,21 +230,3 @@ def test_needs_root() -> None:
     assert code == 1
     assert "needs root" in text
     assert "sudo make demo" in text
-
-
-def as_nobody(call: Callable[[], int]) -> tuple[int, str]:
-    """Exit code of ``call`` in a process without privileges, and what it wrote to stderr."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setresuid(65534, 65534, 65534)
-            with os.fdopen(theirs, "w") as stream, contextlib.redirect_stderr(stream):
-                code = call()
-            os._exit(code)
-        finally:
-            os._exit(99)
-    os.close(theirs)
-    with os.fdopen(ours) as stream:
-        text = stream.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text

@@ -14,7 +14,6 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, RawClient, chat, request
 from tests.support.gateway_place import Place, gateway
 from tests.support.netns import wait_for
-from xdp_router.daemon.gateway import front as front_module
 
 HTTP = 'type = "http"'
 
@@ -266,24 +265,39 @@ def test_a_backend_that_stands_still_has_broken_off() -> None:
 
 
 @in_fresh_netns
-def test_when_it_retires_answers_end_with_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under way is finished; who was accepted a moment ago is served; the idle end."""
-    monkeypatch.setattr(front_module, "RETIRED_IDLE_NS", 30_000_000)
+def test_when_it_retires_answers_end_with_close() -> None:
+    """What is under way is finished. Who may just be asking is answered, and told to close; who
+    was told before that the connection goes on can ask once more. Quiet connections are closed."""
     with gateway('type = "llm"\nmode = "inline"', {"a": "ttft-ms=100"}) as place:
-        front = place.fronts["front"]
-        idle, busy, new = place.connect(), place.connect(), place.connect()
+        quiet, idle, busy, told = (place.connect() for _ in range(4))
         assert idle.ask(chat(stream=False)).status == 200
+        told.send(chat("gap-ms=30,ttft-ms=0")).head()
+        events = told.events()
+        next(events)
         busy.send(chat())
-        wait_for(lambda: sum(place.in_flight()) == 1, 5, "it is under way")
-        place.call(front.retire)
-        answer = new.ask(chat(stream=False))
-        assert (answer.status, answer.head.get("connection")) == (200, "close")
-        head = busy.head()
-        assert head.get("connection") == "close"
-        assert list(busy.events())[-1].data == "[DONE]"
-        time.sleep(0.04)
-        place.call(front.sweep)
-        for each in (idle, busy, new):
+        wait_for(lambda: sum(place.in_flight()) == 2, 5, "both are under way")
+        place.call(place.fronts["front"].retire)
+        for each in (idle, busy):
+            if each is idle:
+                each.send(chat())
+            assert each.head().get("connection") == "close"
+            assert list(each.events())[-1].data == "[DONE]"
             assert each.end() is False
             each.close()
-        wait_for(lambda: place.call(lambda: front.open) == 0, 5, "all have gone")
+        assert list(events)[-1].data == "[DONE]"
+        again = told.ask(chat("ttft-ms=0", stream=False))
+        assert (again.status, again.head.get("connection")) == (200, "close")
+        told.close()
+        assert quiet.end() is False
+        quiet.close()
+        wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 0, 5, "all have gone")
+
+
+@in_fresh_netns
+def test_who_was_just_accepted_when_it_retires_is_served() -> None:
+    """The kernel had shaken hands with it: nobody else would answer."""
+    with gateway('type = "http"', {"a": ""}) as place:
+        place.call(place.fronts["front"].retire)
+        with place.connect() as client:
+            answer = client.ask(request("GET", "/health"))
+            assert (answer.status, answer.head.get("connection")) == (200, "close")

@@ -15,6 +15,7 @@ from tests.support.gateway_client import CutOff, Event, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
 from tests.support.scripted_backend import Step, reset, scripted
+from xdp_router.daemon.gateway.board import HELD_UNTIL
 
 LLM = 'type = "llm"'
 ONE = f'{LLM}\nmode = "inline"'
@@ -150,6 +151,18 @@ def test_if_all_refuse_the_best_refusal_is_passed_on() -> None:
         assert answer.status in (429, 503)
         assert answer.head.get("retry-after") == "7"
         assert place.call(lambda: place.world.board.held_until_ns(0)) > time.monotonic_ns()
+
+
+@in_fresh_netns
+def test_a_refusal_that_is_passed_on_says_when_to_come_again() -> None:
+    """If the one that is passed on does not know, another one has said it."""
+    busy = {"a": "status=500,retry-after=9", "b": "status=503"}
+    with gateway(ONE, busy) as place:
+        for _ in range(6):
+            with place.connect() as client:
+                answer = client.ask(chat())
+            assert (answer.status, answer.head.get("retry-after")) == (503, "9")
+            place.call(lambda: place.board.set_own(0, HELD_UNTIL, 0))
 
 
 @in_fresh_netns

@@ -180,6 +180,19 @@ def test_if_nobody_can_be_reached_the_client_is_told(tmp_path: Path) -> None:
         place.settled()
 
 
+@in_fresh_netns
+def test_a_race_asks_as_many_as_it_is_told(tmp_path: Path) -> None:
+    """``candidates`` at once, also without retries."""
+    write_certificate(tmp_path, "a.example")
+    third = f'[[listener.backend]]\naddress = "127.0.0.1:{ENGINE_PORT + 2}"\n'
+    race = "[listener.race]\ncandidates = 3\nretries = 0\n"
+    with serving(text(tables=third + race), {}) as place:
+        with pytest.raises(ssl.SSLError, match="INTERNAL_ERROR"):
+            connected(place, "a.example", tmp_path / "a.example.pem")
+        assert place.last()["legs"] == 3
+        place.settled()
+
+
 HELLO_AS_IT_CAME = b"\x16\x03\x01"
 
 

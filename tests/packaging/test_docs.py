@@ -12,10 +12,12 @@ import click
 import pytest
 
 from bench.__main__ import BENCHMARKS
+from xdp_router.cli.commands.gateway import gateway
 from xdp_router.core import abi
 from xdp_router.core.config import RouterConfig, parse_config
 from xdp_router.core.errors import ConfigError
 from xdp_router.daemon.main import main
+from xdp_router.measure.catalogue_gateway import GATEWAY_METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -176,6 +178,45 @@ def test_every_option_of_attach_is_documented() -> None:
     for parameter in attach.params:
         if isinstance(parameter, click.Option):
             assert f"`{parameter.opts[0]}" in text or f" {parameter.opts[0]} " in text, parameter
+
+
+@pytest.mark.parametrize("command", list(gateway.commands))
+def test_every_command_of_the_gateway_is_documented(command: str) -> None:
+    """docs/gateway.md has a row for each, with its arguments and options."""
+    text = (DOCS / "gateway.md").read_text("utf-8").partition("## Commands")[2]
+    (row,) = re.findall(rf"^\| `({command}(?: [^`]*)?)` \|", text, re.MULTILINE)
+    words = []
+    for each in gateway.commands[command].params:
+        if isinstance(each, click.Argument):
+            words.append(str(each.make_metavar(click.Context(gateway))))
+        elif each.opts[0] != "--json":
+            flag = isinstance(each, click.Option) and each.is_flag
+            words.append(f"[{each.opts[0]}]" if flag else f"[{each.opts[0]} N]")
+    assert row.split(" ", 1)[1:] == ([" ".join(words)] if words else [])
+
+
+def test_the_guide_has_no_other_commands() -> None:
+    """Whatever 'xdp-router gateway' is said to have is there."""
+    text = (DOCS / "gateway.md").read_text("utf-8")
+    table = text.partition("## Commands")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z]+)", table, re.MULTILINE)) == set(gateway.commands)
+    assert set(re.findall(r"xdp-router gateway ([a-z]+)", text)) <= set(gateway.commands)
+
+
+def test_every_option_of_the_gateway_is_documented() -> None:
+    """Those of 'xdp-routerd gateway' stand in its guide."""
+    text = (DOCS / "gateway.md").read_text("utf-8")
+    for each in main.commands["gateway"].params:
+        assert f"{each.opts[0]}" in text, each
+
+
+def test_metrics_of_the_gateway_that_the_guide_names() -> None:
+    """Each exists; docs/metrics.md has all of them (tests/unit/test_catalogue.py)."""
+    text = (DOCS / "gateway.md").read_text("utf-8").partition("## What to watch")[2]
+    rows = re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)[`{]", row)}
+    assert len(named) > 9
+    assert {f"gateway_{name}" for name in named} <= set(GATEWAY_METRICS)
 
 
 def test_every_counter_is_explained() -> None:

@@ -15,6 +15,7 @@ from xdp_router.ebpf import OBJECT_PATHS
 
 ROOT = Path(__file__).parents[2]
 UNIT = "xdp-routerd.service"
+GATEWAY_UNIT = "xdp-router-gateway.service"
 COMPLETIONS = {
     "bash": "bash-completion/completions/{}",
     "zsh": "zsh/site-functions/_{}",
@@ -49,6 +50,9 @@ def test_into_a_staging_directory(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system" / UNIT
     assert "ExecStart=/opt/xdp-router/bin/xdp-routerd attach" in unit.read_text()
     assert str(tmp_path) not in unit.read_text()
+    gateway = unit.with_name(GATEWAY_UNIT).read_text()
+    assert "ExecStart=/opt/xdp-router/bin/xdp-routerd gateway --config /etc" in gateway
+    assert "@PREFIX@" not in gateway
 
     share = tmp_path / "usr/local/share"
     for shell, place in COMPLETIONS.items():
@@ -85,9 +89,10 @@ def test_it_runs_from_there(tmp_path: Path) -> None:
         env = {**os.environ, **libraries}
         return subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True)
 
-    example = tmp_path / "etc/xdp-router/router.toml"
-    done = run(tmp_path / "bin/xdp-routerd", "check", example)
-    assert done.stdout.startswith(f"{example}: good")
+    for name in ("router.toml", "gateway.toml"):
+        example = tmp_path / "etc/xdp-router" / name
+        done = run(tmp_path / "bin/xdp-routerd", "check", example)
+        assert done.stdout.startswith(f"{example}: good")
     python = tmp_path / "router/bin/python"
     done = run(
         python,
@@ -97,6 +102,7 @@ def test_it_runs_from_there(tmp_path: Path) -> None:
     assert done.stdout.startswith(str(tmp_path / "router"))
     assert done.stdout.endswith(" True\n")
     if shutil.which("systemd-analyze"):
-        done = run("systemd-analyze", "verify", "--man=no", tmp_path / "units" / UNIT)
-        complaints = [line for line in done.stderr.splitlines() if UNIT in line]
-        assert (done.returncode, complaints) == (0, [])
+        for unit in (UNIT, GATEWAY_UNIT):
+            done = run("systemd-analyze", "verify", "--man=no", tmp_path / "units" / unit)
+            complaints = [line for line in done.stderr.splitlines() if unit in line]
+            assert (done.returncode, complaints) == (0, [])

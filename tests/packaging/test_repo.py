@@ -26,8 +26,10 @@ OTHER_CODE = (
     "tools/deps",
     "tools/install",
     "contrib/systemd/xdp-routerd.service",
+    "contrib/systemd/xdp-router-gateway.service",
     "contrib/config/daemon.env",
     "contrib/config/router.toml",
+    "contrib/config/gateway.toml",
 )  # fmt: skip - one line each would say less
 
 MAX_LINES = 499
@@ -47,6 +49,10 @@ WITHOUT_OWN_TEST = {
     "xdp_router/core/strategy/subject.py": ("unit/test_snapshot.py", "one part of snapshot.py"),
     "xdp_router/core/strategy/picks.py": ("unit/test_snapshot.py", "one part of snapshot.py"),
     "xdp_router/lab/demo_story.py": ("e2e/test_demo.py", "words and tables, read from a whole run"),
+    "xdp_router/lab/demo_stage.py": ("e2e/test_demo.py", "what demos have in common"),
+    "xdp_router/lab/demo_gateway_story.py": ("e2e/test_demo_gateway.py", "words and tables"),
+    "xdp_router/lab/demo_engines.py": ("e2e/test_demo_gateway.py", "processes of that demo"),
+    "xdp_router/lab/demo_chat.py": ("e2e/test_demo_gateway.py", "the client of that demo"),
     "xdp_router/lab/errors.py": ("netns/test_persist.py", "an exception, seen where it is raised"),
     "xdp_router/lab/engine_stream.py": ("netns/test_lab_engine.py", "one part of engine.py"),
     "daemon/__main__.py": ("netns/test_daemon_main.py", "a process, from its first moment"),

@@ -102,10 +102,10 @@ def test_defaults_of_a_listener() -> None:
             kind,
             address,
             backends,
+            score=DEFAULT_SCORES[kind],
             race=race,
             probe=probe,
             max_body=body,
-            score=DEFAULT_SCORES[kind],
         )
     assert str(backends[1].address) == "[2001:db8::2]:8000"
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from xdp_router.adapters.control import DEFAULT_GATEWAY_CONTROL_PATH, NoDaemon
 from xdp_router.cli.commands.context import Context
+from xdp_router.cli.commands.gateway import control_path
 from xdp_router.cli.main import main
 
 STATUS = {
@@ -167,6 +169,16 @@ def test_which_gateway(gateway: _Gateway) -> None:
     assert [each[0] for each in gateway.asked] == [
         *(DEFAULT_GATEWAY_CONTROL_PATH, "/e.sock", "/o.sock")
     ]
+
+
+def test_where_the_units_gateway_is(tmp_path: Path) -> None:
+    """The first socket that is there; if none is, the error names the first."""
+    first, second = tmp_path / "a.sock", tmp_path / "b.sock"
+    assert control_path(str(first), str(second)) == str(first)
+    second.touch()
+    assert control_path(str(first), str(second)) == str(second)
+    first.touch()
+    assert control_path(str(first), str(second)) == str(first)
 
 
 def test_none_is_there(gateway: _Gateway) -> None:

@@ -26,6 +26,8 @@ from xdp_router.core.errors import XdpRouterError
 
 DEFAULT_CONTROL_PATH: Final = "/run/xdp-router/control.sock"
 DEFAULT_GATEWAY_CONTROL_PATH: Final = "/run/xdp-router/gateway.sock"
+UNIT_GATEWAY_CONTROL_PATH: Final = "/run/xdp-router-gateway/gateway.sock"
+"""Of xdp-router-gateway.service, which has a user and a directory of its own."""
 
 Handler = Callable[[Mapping[str, Any]], Any | Awaitable[Any]]
 """Takes the request's arguments, returns what JSON can express, or raises CommandError.

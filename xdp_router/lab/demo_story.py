@@ -274,7 +274,7 @@ class Story:
             self._command("explain", batch.connections[number].client)
 
     def _shares(self, batch: Batch) -> None:
-        table = _table("BACKEND", "WIRE", ">CONNECTIONS", "")
+        table = plain_table("BACKEND", "WIRE", ">CONNECTIONS", "")
         total = max(1, len(batch.connections))
         for spec in SPEC.backends:
             count = batch.by_backend[spec.name]
@@ -283,7 +283,7 @@ class Story:
         self._show(table)
 
     def _times(self, rows: Sequence[tuple[str, Batch]]) -> None:
-        table = _table("CONNECT TIME", ">CONNECTIONS", ">P50", ">P99")
+        table = plain_table("CONNECT TIME", ">CONNECTIONS", ">P50", ">P99")
         for name, batch in rows:
             values = batch.connect_ns
             shown = [milliseconds(percentile(values, p)) if values else "-" for p in (0.5, 0.99)]
@@ -307,7 +307,7 @@ class Story:
         self._console.print(block)
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
     """A table; a column whose title begins with ``>`` is aligned right."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
