@@ -16,7 +16,6 @@ from xdp_router.gateway.http_forward import response_to_client
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, read_prompt
 from xdp_router.gateway.race_commands import (
-    BUSY,
     BreakOff,
     CancelLeg,
     Command,
@@ -350,7 +349,7 @@ class Exchange:
         told.head_ns, told.status = now_ns, head.status
         self._answers[leg.number] = Answer(head)
         wait_ns = None
-        if head.status in BUSY:
+        if head.status >= 400:
             wait_ns = retry_after_ns(head.get(b"retry-after"), self._front.world.wall())
         self._obey(race.leg_head(leg.number, head.status, now_ns, wait_ns))
         self._set_timer()
