@@ -26,6 +26,7 @@ from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
 
 from . import totals
+from .asked import Asked, expected_ns
 from .board import (
     CACHE,
     HELD_UNTIL,
@@ -35,8 +36,6 @@ from .board import (
     RTT_AT,
     STATE,
     TOLD_AT,
-    TTFT,
-    TTFT_AT,
     USAGE,
     Board,
 )
@@ -71,11 +70,13 @@ class World:
     clock: Callable[[], int] = time.monotonic_ns
     wall: Callable[[], float] = time.time
     pool: Pool = field(init=False)
+    asked: Asked = field(init=False)
     _ids: Iterator[int] = field(default_factory=itertools.count)
     _prefix: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.loop, self.clock)
+        self.asked = Asked(self.board)
         self._prefix = f"{os.getpid():x}-{int(self.wall() * 1000) & 0xFFFFFFF:x}"
 
     def new_id(self) -> str:
@@ -237,9 +238,9 @@ class Front:
         out = []
         for index in backends:
             row = self._rows[index]
-            in_flight, ttft_ns, held_ns = board.look(row, fresh_ns)
+            in_flight, ttft_ns, held_ns, late_ns, late_at_ns, since_ns = board.look(row, fresh_ns)
             known = Known(index, self._weights[index], in_flight if in_flight > 0 else 0)
-            known.ttft_ns = ttft_ns
+            known.ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
             known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
             if board.common(row, RTT_AT) > rtt_ns:
                 known.rtt_ns = board.common(row, RTT) or None
@@ -256,10 +257,12 @@ class Front:
         """Whether it may get one beside another; if so, that is counted."""
         return self.listener.race.extra_legs > 0 and self._extra[backend].take(now_ns)
 
-    def hedge_ns(self, model: str) -> int:
+    def hedge_ns(self, record: Record) -> int:
         """How long a first token is waited for before a second backend is asked."""
         fixed = self.listener.race.hedge_ns
-        return self._hedges.delay_ns(model) if fixed is None else fixed
+        if fixed is not None:
+            return fixed
+        return self._hedges.delay_ns(_series(record), record.uncached)
 
     def race_settings(
         self, raced: bool, inference: bool, replayable: bool, hedge_ns: int
@@ -293,30 +296,18 @@ class Front:
 
     def note_first_byte(self, backend: int, record: Record, took_ns: int, now_ns: int) -> None:
         """How long a winner took to its first token, or to its head."""
-        name, board, row = (
-            self.listener.backends[backend].name,
-            self.world.board,
-            self._rows[backend],
-        )
-        before = board.own(row, TTFT)
-        board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
-        board.set_own(row, TTFT_AT, now_ns)
+        name = self.listener.backends[backend].name
+        self.world.asked.took(self._rows[backend], took_ns, now_ns)
         since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
         self.figures.time("ttfb", since_ns, self.listener.name, name)
         if self.listener.kind is ListenerKind.LLM:
             self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         # What the first leg took, or would have taken at least.
-        self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
+        self._hedges.note(_series(record), now_ns - record.legs[0].started_ns, record.uncached)
 
     def note_lost(self, backend: int, lasted_ns: int) -> None:
-        """A leg was given up that had no first byte by then: it takes that long, or longer.
-
-        Who never wins would count as one of whom nothing is known, and be asked first.
-        """
-        board, row = self.world.board, self._rows[backend]
-        if board.own(row, TTFT) < lasted_ns:
-            board.set_own(row, TTFT, lasted_ns)
-            board.set_own(row, TTFT_AT, self.world.clock())
+        """A leg was given up that had no first byte by then."""
+        self.world.asked.lost(self._rows[backend], lasted_ns, self.world.clock(), FRESH_NS)
 
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""
@@ -397,6 +388,11 @@ class Front:
             "connections": [[name, len(self.connections)]],
             "streams": [[name, busy]],
         }
+
+
+def _series(record: Record) -> str:
+    """What times are alike: a whole answer takes far longer than a first token does."""
+    return record.model if record.streams else f"{record.model}\n"
 
 
 def source_of(host: bytes) -> bytes:

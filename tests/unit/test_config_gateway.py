@@ -11,6 +11,7 @@ from xdp_router.core.config import parse_config
 from xdp_router.core.config_gateway import require_services
 from xdp_router.core.errors import ConfigError
 from xdp_router.core.listeners import (
+    DEFAULT_SCORES,
     Certificate,
     GatewayConfig,
     Listener,
@@ -97,7 +98,14 @@ def test_defaults_of_a_listener() -> None:
         (ListenerKind.LLM, ProbeWay.HEAD, 4 << 20),
     ):
         assert read(kind=kind.value) == Listener(
-            "198.18.0.1:443", kind, address, backends, race=race, probe=probe, max_body=body
+            "198.18.0.1:443",
+            kind,
+            address,
+            backends,
+            score=DEFAULT_SCORES[kind],
+            race=race,
+            probe=probe,
+            max_body=body,
         )
     assert str(backends[1].address) == "[2001:db8::2]:8000"
 
