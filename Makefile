@@ -30,7 +30,7 @@ BPF_CFLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Werror -fno-stack-protector \
 
 .PHONY: help deps bench-deps clients-deps engines-deps fuzz-deps build check format test \
 	test-clients test-engines demo demo-gateway chaos fuzz bench bench-compare compare \
-	bench-gateway gateway dist install uninstall clean
+	bench-gateway gateway bench-ttft ttft dist install uninstall clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,15 +108,15 @@ fuzz: fuzz-deps ## each target in tests/fuzz for FUZZ_S=300 seconds; FUZZ="NAME 
 	@$(BIN)/python -m tests.fuzz --seconds "$${FUZZ_S:-300}" $(FUZZ)
 
 # 'make bench compare' is one wish: the comparison, and no other benchmark.
-ifeq ($(filter compare gateway,$(MAKECMDGOALS)),)
+ifeq ($(filter compare gateway ttft,$(MAKECMDGOALS)),)
 bench: bench-deps ## measure, print a table, write bench-results/; as root
 	@$(MAKE) build
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 else
-bench: $(patsubst %,bench-%,$(filter compare gateway,$(MAKECMDGOALS)))
+bench: $(patsubst %,bench-%,$(filter compare gateway ttft,$(MAKECMDGOALS)))
 endif
 
-compare gateway: %: bench-%
+compare gateway ttft: %: bench-%
 	@:
 
 bench-compare: bench-deps ## our modes beside nftables, a hash and HAProxy, with pictures; as root
@@ -126,6 +126,10 @@ bench-compare: bench-deps ## our modes beside nftables, a hash and HAProxy, with
 bench-gateway: bench-deps ## the L7 gateway beside nginx, HAProxy, Envoy and LiteLLM; as root
 	@$(MAKE) build
 	@$(BIN)/python -m bench.gateway --install $(BENCH_ARGS)
+
+bench-ttft: bench-deps ## first tokens by what chooses the engine, our modes beside others, with pictures; as root
+	@$(MAKE) build
+	@$(BIN)/python -m bench.ttft --install $(BENCH_ARGS)
 
 $(FIRST_BYTE): bench/compare/first_byte.c Makefile
 	@command -v $(CLANG) >/dev/null || { \

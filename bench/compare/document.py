@@ -77,10 +77,11 @@ def section(raw: Mapping[str, Any]) -> str:
         if row["goal"] != "reported"
     ]
     table = Table(("what", "goal", "measured", "verdict"), tuple(judged))
-    return "\n".join([*lines, *_left(table)])
+    return "\n".join([*lines, *left(table)])
 
 
-def _left(table: Table) -> list[str]:
+def left(table: Table) -> list[str]:
+    """A table as lines of Markdown, each column to the left."""
     lines = [f"| {' | '.join(line)} |" for line in (table.head, *table.lines)]
     return [lines[0], "|" + "---|" * len(table.head), *lines[1:]]
 

@@ -54,7 +54,22 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(path: Path, title: str, arms_ms: Mapping[str, Sequence[float]]) -> None:
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How arms look and what the axes say. ``colours`` by arm; ``ours`` have the thicker lines."""
+
+    colours: Mapping[str, str]
+    ours: Sequence[str]
+    what: str = "connections"
+    until: str = "first byte"
+
+
+CONNECTIONS = Style(_COLOURS, of.OURS)
+
+
+def draw(
+    path: Path, title: str, arms_ms: Mapping[str, Sequence[float]], how: Style = CONNECTIONS
+) -> None:
     """Write one scenario's picture, a PNG. Raises ImportError without matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -64,10 +79,10 @@ def draw(path: Path, title: str, arms_ms: Mapping[str, Sequence[float]]) -> None
     body, tail = figure.subplots(1, 2)
     for name, values in arms_ms.items():
         line = curve(values)
-        own = name in of.OURS
+        own = name in how.ours
         style = {
             "label": name,
-            "color": _COLOURS[name],
+            "color": how.colours[name],
             "linewidth": 2.0 if own else 1.2,
             "linestyle": "-" if own else "--",
             "drawstyle": "steps-post",
@@ -78,13 +93,13 @@ def draw(path: Path, title: str, arms_ms: Mapping[str, Sequence[float]]) -> None
     for axes in (body, tail):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel("first byte after ms")
+        axes.set_xlabel(f"{how.until} after ms")
         axes.grid(visible=True, which="major", alpha=0.3)
-    body.set_ylabel("% of connections")
+    body.set_ylabel(f"% of {how.what}")
     body.set_ylim(0, 100)
     tail.set_yscale("log")
     tail.yaxis.set_major_formatter("{x:g}")
-    tail.set_ylabel("% of connections that take longer")
+    tail.set_ylabel(f"% of {how.what} that take longer")
     tail.set_ylim(0.03, 100)
     figure.legend(*body.get_legend_handles_labels(), fontsize="small", loc="outside right center")
     figure.suptitle(title, fontsize="medium")

@@ -9,18 +9,22 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import report
+from bench.rows import Row
 from xdp_router.lab import libc
 
-from . import figures, run, venvs
+from . import deciding, figures, relays, run, venvs
 from .peers import PROXIES
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BENCHMARK = "gateway"
+_DECISIONS, _RELAYS = "decisions", "relays"
 QUICK, FULL = (1, 1.0), (8, 3.0)
 """Rounds, and seconds of each slice."""
+_RELAY_ROUNDS, _DECISIONS_S = 3, 6.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one short round: all works")
     names = [proxy.name for proxy in PROXIES]
     parser.add_argument("--only", action="append", choices=names, help="of the proxies")
-    scenarios = [scenario.name for scenario in run.SCENARIOS]
+    scenarios = [scenario.name for scenario in run.SCENARIOS] + [_DECISIONS, _RELAYS]
     parser.add_argument("--scenario", action="append", choices=scenarios, help="of the scenarios")
     parser.add_argument("--install", action="store_true", help="first get what is not there")
     parser.add_argument(
@@ -43,34 +47,25 @@ def main(argv: list[str] | None = None) -> int:
     if os.geteuid() != 0:
         parser.error("namespaces need root: sudo make bench-gateway")
     if options.install:
-        for why in venvs.install(report.progress).values():
+        wanted = {name: venvs.PACKAGES[name] for name in ("envoy", "litellm")}
+        for why in venvs.install(report.progress, packages=wanted).values():
             print(why, file=sys.stderr)
     # Mounts made from here on are this process's and its children's alone, and go with them.
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
     conditions = report.conditions(options.quick)
     report.show_conditions(conditions)
-    rounds, seconds = QUICK if options.quick else FULL
     started = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix=f"xr-bench-{os.getpid()}-") as directory:
-            results = run.measure(
-                Path(directory),
-                options.rounds or rounds,
-                seconds,
-                report.progress,
-                [s for s in run.SCENARIOS if s.name in (options.scenario or scenarios)],
-                [proxy for proxy in PROXIES if proxy.name in (options.only or names)],
-                undisturbed=options.undisturbed,
-            )
+            rows, missing = _measured(Path(directory), options, options.scenario or scenarios)
     except (OSError, RuntimeError) as error:
         print(f"bench.gateway: {error}", file=sys.stderr)
         return 1
     conditions["undisturbed"] = options.undisturbed
     conditions["seconds"] = round(time.monotonic() - started, 1)
-    for name, why in results.missing.items():
+    for name, why in missing.items():
         print(f"{name}: not measured: {why}", file=sys.stderr)
-    rows = figures.rows_of(results)
     for row in rows:
         report.show_row(row)
     options.results.mkdir(parents=True, exist_ok=True)
@@ -79,11 +74,49 @@ def main(argv: list[str] | None = None) -> int:
     written = {
         "conditions": conditions,
         "rows": [report.as_json(_BENCHMARK, row) for row in rows],
-        "failures": results.missing,
+        "failures": missing,
     }
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten: {path}")
     return 0
+
+
+def _measured(
+    directory: Path, options: argparse.Namespace, wanted: Sequence[str]
+) -> tuple[list[Row], dict[str, str]]:
+    """All rows, and what could not be had. Raises OSError, RuntimeError."""
+    rounds, seconds = QUICK if options.quick else FULL
+    rounds = options.rounds or rounds
+    only = options.only or [proxy.name for proxy in PROXIES]
+    scenarios = [each for each in run.SCENARIOS if each.name in wanted]
+    proxies = [each for each in PROXIES if each.name in only]
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    if scenarios:
+        results = run.measure(
+            directory,
+            rounds,
+            seconds,
+            report.progress,
+            scenarios,
+            proxies,
+            undisturbed=options.undisturbed,
+        )
+        rows += figures.rows_of(results)
+        missing.update(results.missing)
+    if _DECISIONS in wanted and figures.OURS in only:
+        found = deciding.measure(
+            directory / _DECISIONS, min(rounds * seconds, _DECISIONS_S), report.progress
+        )
+        rows += deciding.rows_of(found, deciding.lookups())
+    if _RELAYS in wanted:
+        relayed = [each for each in relays.PROXIES if each.name in (*only, relays.SPLICE)]
+        turned, without = relays.measure(
+            directory / _RELAYS, min(rounds, _RELAY_ROUNDS), seconds, report.progress, relayed
+        )
+        rows.append(relays.row_of(turned, without))
+        missing.update(without)
+    return rows, missing
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from .answers import Call, Piece, judge
 from .timer import Timer
 
 Address = tuple[str, int]
+Schedule = Sequence[tuple[int, bytes]]
+"""When each request is due, in ns from the begin of what counts, and its bytes; in order."""
 _LAST = b"\r\n0\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"
 _WARM_GAP_NS = 20_000_000
@@ -79,10 +81,20 @@ class Plan:
 class Peer(asyncio.Protocol):
     """One connection, with at most one request at a time."""
 
-    __slots__ = ("_load", "_target", "transport", "pieces", "_left", "_due_ns", "_sent_ns")
+    __slots__ = (
+        "_load",
+        "_target",
+        "transport",
+        "pieces",
+        "_request",
+        "_left",
+        "_due_ns",
+        "_sent_ns",
+    )  # fmt: skip - one line each would say less
 
     def __init__(self, load: Load, target: int) -> None:
         self._load, self._target = load, target
+        self._request = b""
         self.transport: asyncio.Transport | None = None
         self.pieces: list[Piece] | None = None
         self._left: int | None = None
@@ -95,8 +107,9 @@ class Peer(asyncio.Protocol):
         else:  # it was given up meanwhile
             self.transport.abort()
 
-    def begin(self, due_ns: int) -> None:
+    def begin(self, due_ns: int, request: bytes) -> None:
         """A request on a connection that is idle, or is yet to be made."""
+        self._request = request
         self.pieces, self._due_ns, self._sent_ns, self._left = [], due_ns, -1, None
         if self.transport is not None:
             self._send()
@@ -104,7 +117,7 @@ class Peer(asyncio.Protocol):
     def _send(self) -> None:
         assert self.transport is not None
         self._sent_ns = time.monotonic_ns()
-        self.transport.write(self._load.request)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         pieces = self.pieces
@@ -158,16 +171,18 @@ class Peer(asyncio.Protocol):
 
 
 class Load:
-    """All connections, and what has come of all requests."""
+    """All connections, and what has come of all requests. ``schedule``: when each is due and what
+    it is, if they are not those of the plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.request = plan, plan.request()
+    def __init__(self, plan: Plan, schedule: Schedule | None = None) -> None:
+        self.plan, self._request = plan, plan.request()
+        self._schedule = schedule
         self._loop = asyncio.get_running_loop()
         self._idle: list[deque[Peer]] = [deque() for _ in plan.targets]
         self._busy: dict[Peer, int] = {}
         self._done: list[tuple[int, int, list[Piece], str]] = []
         self._turn = 0
-        self._dues: deque[int] = deque()
+        self._dues: deque[tuple[int, bytes]] = deque()
         self._begin_ns = 0
         self._timer = Timer()
         self._over = self._loop.create_future()
@@ -178,11 +193,14 @@ class Load:
         now_ns = time.monotonic_ns() + _LEAD_NS
         warm = [now_ns + number * _WARM_GAP_NS for number in range(plan.warm)]
         self._begin_ns = now_ns + (plan.warm + 5) * _WARM_GAP_NS
-        self._dues.extend(warm)
-        self._dues.extend(self._begin_ns + due for due in plan.dues_ns())
+        schedule = self._schedule
+        if schedule is None:
+            schedule = [(due_ns, self._request) for due_ns in plan.dues_ns()]
+        self._dues.extend((at_ns, self._request) for at_ns in warm)
+        self._dues.extend((self._begin_ns + due_ns, request) for due_ns, request in schedule)
         self._loop.add_reader(self._timer.fd, self._due)
         watch = self._loop.create_task(self._watch(), name="watch")
-        self._timer.arm(self._dues[0])
+        self._timer.arm(self._dues[0][0])
         try:
             await self._over
         finally:
@@ -202,12 +220,12 @@ class Load:
     def _due(self) -> None:
         self._timer.taken()
         now_ns = time.monotonic_ns()
-        while self._dues and self._dues[0] <= now_ns:
-            self._start(self._dues.popleft())
+        while self._dues and self._dues[0][0] <= now_ns:
+            self._start(*self._dues.popleft())
         if self._dues:
-            self._timer.arm(self._dues[0])
+            self._timer.arm(self._dues[0][0])
 
-    def _start(self, due_ns: int) -> None:
+    def _start(self, due_ns: int, request: bytes) -> None:
         target = self._turn
         self._turn = (target + 1) % len(self._idle)
         if self._idle[target]:
@@ -216,7 +234,7 @@ class Load:
             peer = Peer(self, target)
             self._loop.create_task(self._connect(peer, self.plan.targets[target]))
         self._busy[peer] = due_ns
-        peer.begin(due_ns)
+        peer.begin(due_ns, request)
 
     async def _connect(self, peer: Peer, address: Address) -> None:
         source = (self.plan.source, 0) if self.plan.source else None
@@ -252,17 +270,18 @@ class Load:
             self._idle[target].remove(peer)
 
 
-def run(plan: Plan) -> list[Call]:
+def run(plan: Plan, schedule: Schedule | None = None) -> list[Call]:
     """All of it, in a loop of its own."""
 
     async def there() -> list[Call]:
-        return await Load(plan).run()
+        return await Load(plan, schedule).run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(there())
 
 
-def _address(text: str) -> Address:
+def address(text: str) -> Address:
+    """Of HOST:PORT. Raises ValueError."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -270,7 +289,7 @@ def _address(text: str) -> Address:
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0 when all could be said, whatever has come of the requests."""
     parser = argparse.ArgumentParser(prog="bench.gateway.client", description=__doc__)
-    parser.add_argument("targets", nargs="+", type=_address, metavar="HOST:PORT")
+    parser.add_argument("targets", nargs="+", type=address, metavar="HOST:PORT")
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)

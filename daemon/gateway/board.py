@@ -27,10 +27,11 @@ others say of it: requests there that are not ours, how full its cache is, its h
 in thousandths) and a first-token time. The word behind each of these is when it was told;
 ``TOLD_AT``: when anything was."""
 _COMMON: Final = 16
-IN_FLIGHT, TTFT, TTFT_AT, HELD_UNTIL = range(4)
-"""What a worker says: its requests there, its recent first-token time and when it was seen, and
-until when the backend has asked to be left alone."""
-_OWN: Final = 4
+IN_FLIGHT, TTFT, TTFT_AT, HELD_UNTIL, SILENT_SINCE, LATE, LATE_AT = range(7)
+"""What a worker says: its requests there, its recent first-token time and when it was seen, until
+when the backend has asked to be left alone, since when the oldest first token is waited for, and
+how late one was (or how long it was waited for in vain) and when. 0 for what there is not."""
+_OWN: Final = 8
 UNKNOWN, WELL, ILL = range(3)
 _SLOT_WORDS: Final = ROWS * _OWN
 _PIDS: Final = 8
@@ -122,19 +123,26 @@ class Board:
         words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN + HELD_UNTIL
         return max((words[at + slot * _SLOT_WORDS] for slot in range(words[0])), default=0)
 
-    def look(self, row: int, newer_than_ns: int) -> tuple[int, int | None, int]:
+    def look(self, row: int, newer_than_ns: int) -> tuple[int, int | None, int, int, int, int]:
         """What all workers say of a backend, in one go: ``in_flight``, ``ttft_ns`` if it is newer
-        than that, ``held_until_ns``."""
+        than that, ``held_until_ns``; the newest ``LATE`` and when it was, and the oldest
+        ``SILENT_SINCE``."""
         words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN
         in_flight, ttft_ns, newest_ns, held_ns = 0, None, newer_than_ns, 0
+        late_ns = late_at_ns = silent_ns = 0
         for _ in range(words[0]):
             in_flight += words[at]
             if words[at + TTFT_AT] > newest_ns:
                 newest_ns, ttft_ns = words[at + TTFT_AT], words[at + TTFT]
             if words[at + HELD_UNTIL] > held_ns:
                 held_ns = words[at + HELD_UNTIL]
+            if words[at + LATE_AT] > late_at_ns:
+                late_at_ns, late_ns = words[at + LATE_AT], words[at + LATE]
+            since_ns = words[at + SILENT_SINCE]
+            if since_ns and (not silent_ns or since_ns < silent_ns):
+                silent_ns = since_ns
             at += _SLOT_WORDS
-        return in_flight, ttft_ns, held_ns
+        return in_flight, ttft_ns, held_ns, late_ns, late_at_ns, silent_ns
 
     def clear_slot(self, slot: int) -> None:
         """A worker has ended, however it did: what it had is no more."""

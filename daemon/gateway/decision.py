@@ -82,7 +82,10 @@ def decide(
         drop=(b"expect",),
     )
     replayable = prompt is not None or head.method in IDEMPOTENT
-    hedge_ns = front.hedge_ns(record.model) if raced else 0
+    if prompt is not None:
+        record.uncached = round(len(prompt.text) * (1 - order.cached))
+        record.streams = prompt.stream
+    hedge_ns = front.hedge_ns(record) if raced else 0
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
     prompt_bytes = len(prompt.text) if prompt is not None else 0
     return Decision(order, settings, request, tenant, blocks, prompt_bytes)

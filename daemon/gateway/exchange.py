@@ -29,7 +29,6 @@ from xdp_router.gateway.retry_after import retry_after_ns
 from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
-from .board import IN_FLIGHT
 from .decision import Decision, decide, headers_beside, why
 from .delivery import Delivery
 from .leg import Leg
@@ -212,7 +211,7 @@ class Exchange:
         backend = front.listener.backends[index].name
         self.record.legs.append(LegRecord(backend, now_ns, leg.reused))
         self._legs.append(leg)
-        front.world.board.add_own(leg.row, IN_FLIGHT, 1)
+        front.world.asked.begin(leg.row, leg, now_ns, owes=self.record.streams)
         front.note_leg(index, decision)
         if start.hedge:
             self.record.hedged += 1
@@ -240,7 +239,7 @@ class Exchange:
         told, front = self.record.legs[leg.number], self._front
         told.ended_ns = self._clock()
         told.outcome = outcome
-        front.world.board.add_own(leg.row, IN_FLIGHT, -1)
+        front.world.asked.end(leg.row, leg)
         answer = self._answers.pop(leg.number, None)
         if answer is not None and not self._is_winner(leg):
             told.tokens = answer.tokens()
@@ -270,6 +269,7 @@ class Exchange:
         record, answer, version = self.record, self._answers[win.leg], self.head.version
         extra = headers_beside(answer.head, record.id, win)
         now_ns = self._clock()
+        self._front.world.asked.answered(leg.row, leg)
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns

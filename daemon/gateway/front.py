@@ -29,6 +29,7 @@ from xdp_router.measure.histogram import Histogram
 
 from . import totals
 from .arms import ARM_TIMES
+from .asked import Asked, expected_ns
 from .board import (
     CACHE,
     HELD_UNTIL,
@@ -39,8 +40,6 @@ from .board import (
     STATE,
     TOLD_AT,
     TOLD_TTFT,
-    TTFT,
-    TTFT_AT,
     USAGE,
     Board,
 )
@@ -75,11 +74,13 @@ class World:
     clock: Callable[[], int] = time.monotonic_ns
     wall: Callable[[], float] = time.time
     pool: Pool = field(init=False)
+    asked: Asked = field(init=False)
     _ids: Iterator[int] = field(default_factory=itertools.count)
     _prefix: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.loop, self.clock)
+        self.asked = Asked(self.board)
         drawn = os.urandom(9).hex()
         self._prefix = f"{drawn[:8]}-{drawn[8:12]}-4{drawn[12:15]}-8{drawn[15:]}"
 
@@ -250,9 +251,9 @@ class Front:
         out = []
         for index in backends:
             row = self._rows[index]
-            in_flight, ttft_ns, held_ns = board.look(row, fresh_ns)
+            in_flight, ttft_ns, held_ns, late_ns, late_at_ns, since_ns = board.look(row, fresh_ns)
             known = Known(index, self._weights[index], in_flight if in_flight > 0 else 0)
-            known.ttft_ns = ttft_ns
+            known.ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
             known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
             if board.common(row, RTT_AT) > rtt_ns:
                 known.rtt_ns = board.common(row, RTT) or None
@@ -277,10 +278,12 @@ class Front:
         """Whether it may get one beside another; if so, that is counted."""
         return self.listener.race.extra_legs > 0 and self._extra[backend].take(now_ns)
 
-    def hedge_ns(self, model: str) -> int:
+    def hedge_ns(self, record: Record) -> int:
         """How long a first token is waited for before a second backend is asked."""
         fixed = self.listener.race.hedge_ns
-        return self._hedges.delay_ns(model) if fixed is None else fixed
+        if fixed is not None:
+            return fixed
+        return self._hedges.delay_ns(_series(record), record.uncached)
 
     def race_settings(
         self, raced: bool, inference: bool, replayable: bool, hedge_ns: int
@@ -323,25 +326,19 @@ class Front:
 
     def note_first_byte(self, backend: int, record: Record, took_ns: int, now_ns: int) -> None:
         """How long a winner took to its first token, or to its head."""
-        name, board, row = (
-            self.listener.backends[backend].name,
-            self.world.board,
-            self._rows[backend],
-        )
+        name = self.listener.backends[backend].name
         since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
         self.figures.time("ttfb", since_ns, self.listener.name, name)
         if not self._is_told_by(record):
             return
-        before = board.own(row, TTFT)
-        board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
-        board.set_own(row, TTFT_AT, now_ns)
+        self.world.asked.took(self._rows[backend], took_ns, now_ns)
         if self.listener.kind is ListenerKind.LLM:
             self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         if self.listener.control_arm:
             self.figures.time("arm_first", since_ns, self.listener.name, record.mode)
             self._arms[record.mode].add(since_ns)
         # What the first leg took, or would have taken at least.
-        self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
+        self._hedges.note(_series(record), now_ns - record.legs[0].started_ns, record.uncached)
 
     def _is_told_by(self, record: Record) -> bool:
         """Whether how long it takes is a time by which backends are compared.
@@ -360,11 +357,9 @@ class Front:
         """
         if not self._is_told_by(record):
             return
-        board, row, now_ns = self.world.board, self._rows[backend], self.world.clock()
+        now_ns = self.world.clock()
         lasted_ns = now_ns - leg.started_ns
-        if board.own(row, TTFT) < lasted_ns:
-            board.set_own(row, TTFT, lasted_ns)
-            board.set_own(row, TTFT_AT, now_ns)
+        self.world.asked.lost(self._rows[backend], lasted_ns, now_ns, FRESH_NS)
 
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""
@@ -448,6 +443,11 @@ class Front:
                 [[*name, arm], totals.spread_of(times)] for arm, times in self._arms.items()
             ],
         }
+
+
+def _series(record: Record) -> str:
+    """What times are alike: a whole answer takes far longer than a first token does."""
+    return record.model if record.streams else f"{record.model}\n"
 
 
 def source_of(host: bytes) -> bytes:

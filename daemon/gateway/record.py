@@ -36,7 +36,8 @@ class LegRecord:
 
 @dataclass(slots=True)
 class Record:
-    """One request, or one connection of a ``tls`` listener."""
+    """One request, or one connection of a ``tls`` listener. ``uncached``: bytes of its prompt that
+    the first choice is thought to have to compute; ``streams``: its tokens come one by one."""
 
     id: str
     listener: str
@@ -55,6 +56,8 @@ class Record:
     route: str = ""
     tenant: str = ""
     model: str = ""
+    uncached: int = 0
+    streams: bool = False
     mode: str = ""
     reason: str = ""
     backend: str = ""
@@ -132,6 +135,7 @@ class Record:
         ]
         return {
             **self.summary(),
+            "uncached_bytes": self.uncached,
             "candidates": [
                 _candidate(backends[index].name, terms, in_flight, self)
                 for index, terms, in_flight in self._compared()

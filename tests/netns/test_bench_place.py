@@ -7,10 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.gateway import deciding, relays
 from bench.gateway.figures import rows_of
 from bench.gateway.peers import Address, Proxy, Started
 from bench.gateway.place import DIRECT
 from bench.gateway.run import SCENARIOS, measure
+from bench.gateway.run import WARM as WARM_CALLS
+from bench.ttft import run as ttft
+from bench.ttft import workload
 
 pytest_plugins = ("tests.support.netns",)
 
@@ -65,3 +69,43 @@ def test_arms_are_measured_or_named(tmp_path: Path, private_mounts: Path) -> Non
     (row,) = rows_of(results)
     assert row.values["relay"]["cpu_ms"] > 0
     assert len(told) == 1
+
+
+def test_first_tokens_are_measured(tmp_path: Path, private_mounts: Path) -> None:
+    """By conversations, with engines that stall, queue and count; who is not there has a reason."""
+    proxies = (Proxy("relay", relay, lambda: ""), Proxy("absent", broken, lambda: "not here"))
+    results = ttft.measure(tmp_path, 1, 1.0, lambda _: None, ttft.SCENARIOS[1:], proxies)
+    assert results.missing == {"absent": "not here"}
+    (one,) = results.slices
+    assert len(one.calls) == len(workload.schedule(ttft.RATE, 1.0, 1, ""))
+    assert {call.error for call in one.calls} == {""}
+    counted = one.engines[0]
+    assert counted["completed"] == counted["requests"] == len(one.calls) + WARM_CALLS
+    assert counted["prefill_bytes"] > 0 < counted["prefix_hits"]
+    assert counted["busy_ns"] > 25_000_000 * len(one.calls)
+
+
+def test_decisions_are_timed(tmp_path: Path, private_mounts: Path) -> None:
+    """By the records of a gateway with a listener for each case."""
+    found = deciding.measure(tmp_path / "d", 0.1, lambda _: None)
+    assert tuple(found) == deciding.CASES
+    assert {len(times) for times in found.values()} == {WARM_CALLS + 20}
+    *judged, told = deciding.rows_of(found, deciding.lookups(5))
+    assert [row.ok for row in judged] != [None, None]
+    assert told.table is not None
+    assert len(told.table.lines) == len(deciding.CASES)
+
+
+def test_relays_are_measured(tmp_path: Path, private_mounts: Path) -> None:
+    """Bytes come through ours and without it; what is not there is named."""
+    ours = [each for each in relays.PROXIES if each.name == relays.OURS]
+    absent = Proxy("absent", relays.haproxy, lambda: "not here")
+    found, missing = relays.measure(tmp_path / "r", 1, 0.2, lambda _: None, [*ours, absent])
+    assert missing == {"absent": "not here"}
+    assert {(each.arm, each.connections, each.bare) for each in found} == {
+        (arm, *case) for arm in (DIRECT, relays.OURS) for case in relays.CASES
+    }
+    assert all(each.bytes > 0 for each in found)
+    row = relays.row_of(found, missing)
+    assert row.table is not None
+    assert len(row.table.lines) == 8

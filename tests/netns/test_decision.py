@@ -8,6 +8,8 @@ import pytest
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import Answer, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
+from xdp_router.daemon.gateway.record import Record
+from xdp_router.gateway.hedge_delay import LEAST_SAMPLES
 
 ROUTED = """type = "http"
 [[listener.route]]
@@ -99,6 +101,36 @@ def test_a_prompt_that_is_none_is_refused(bad: bytes) -> None:
         assert answer.status == 400
         assert b'"error"' in answer.body
         assert place.call(lambda: place.engines["a"].counts.requests) == 0
+
+
+@in_fresh_netns
+def test_what_a_cache_has_need_not_be_computed() -> None:
+    """The hedge waits for the rest of the prompt; a prompt that is known has none."""
+    with gateway('type = "llm"', {"a": ""}) as place:
+        found = []
+        for _ in range(2):
+            ask(place, chat(prompt="word " * 400))
+            place.settled()
+            found.append(place.last()["uncached_bytes"])
+        assert found[0] > 1_900
+        assert found[1] < 300
+
+
+@in_fresh_netns
+def test_whole_answers_do_not_put_off_hedges_of_streams() -> None:
+    """They take as long as all of their tokens: their times are a series of their own."""
+    with gateway('type = "llm"', {"a": ""}) as place:
+        with place.connect() as client:
+            for _ in range(LEAST_SAMPLES):
+                client.ask(chat())
+                client.ask(chat("ttft-ms=40", stream=False))
+
+        def delay_ms(streams: bool) -> float:
+            record = Record("", "", "", 0, 0.0, model="mock", streams=streams)
+            return place.call(lambda: place.fronts["front"].hedge_ns(record)) / 1e6
+
+        assert 39 < delay_ms(streams=False) < 1_000
+        assert delay_ms(streams=True) < delay_ms(streams=False)
 
 
 @in_fresh_netns

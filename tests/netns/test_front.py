@@ -13,7 +13,15 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, chat, request
 from tests.support.gateway_place import Place, gateway
 from tests.support.netns import wait_for
-from xdp_router.daemon.gateway.board import CACHE, QUEUE, TOLD_TTFT, USAGE
+from xdp_router.daemon.gateway.board import (
+    CACHE,
+    IN_FLIGHT,
+    QUEUE,
+    SILENT_SINCE,
+    TOLD_TTFT,
+    USAGE,
+)
+from xdp_router.daemon.gateway.record import Record
 from xdp_router.gateway.chooser import Known
 
 ONE = 'type = "llm"\nmode = "inline"'
@@ -43,6 +51,32 @@ def test_there_may_be_so_many_of_one_source() -> None:
         for each in kept:
             each.close()
         assert counted(place, "connections_refused_total") == [[["front", "source"], 1]]
+
+
+@in_fresh_netns
+def test_who_is_silent_is_slow_now() -> None:
+    """Before anything has come of it, and until it has; a whole answer that takes long is none."""
+    with gateway(ONE, {"a": ""}) as place:
+
+        def expected_ms() -> float:
+            (known,) = place.call(lambda: place.fronts["front"].known((0,), ()))
+            return (known.ttft_ns or 0) / 1e6
+
+        with place.connect() as client:
+            assert client.ask(chat()).status == 200
+            usual_ms = expected_ms()
+            assert usual_ms > 0
+            client.send(chat("ttft-ms=800", stream=False))
+            wait_for(lambda: place.call(place.fronts["front"].streams), 5, "it is under way")
+            assert expected_ms() == usual_ms
+            client.answer()
+        with place.connect() as client:
+            client.send(chat("ttft-ms=800"))
+            wait_for(lambda: expected_ms() > usual_ms + 300, 5, "it is silent")
+            client.head()
+            list(client.events())
+        place.settled()
+        assert place.board.own(0, SILENT_SINCE) == place.board.own(0, IN_FLIGHT) == 0
 
 
 @in_fresh_netns
@@ -113,7 +147,9 @@ def test_only_tokens_tell_how_quick_an_engine_is() -> None:
         (_, ttfb), *_ = counted(place, "ttfb_seconds")
         assert isinstance(ttfb, dict)
         assert sum(ttfb["counts"]) == 21
-        assert place.call(lambda: front.hedge_ns("")) == 10**9  # as of one that nothing is known of
+        assert (
+            place.call(lambda: front.hedge_ns(Record("", "", "", 0, 0.0))) == 10**9
+        )  # as of one that nothing is known of
         with place.connect() as client:
             client.ask(chat(stream=False))
         place.settled()

@@ -206,6 +206,30 @@ def test_a_cancelled_prefill_keeps_its_place() -> None:
     with_engine(run, "--queue", "1", "--hold")
 
 
+def test_an_engine_begins_anew() -> None:
+    """Without a cache, and with other stalls; what a cancelled prefill has cost is counted."""
+
+    def run(one: EngineProcess) -> None:
+        for _ in range(2):
+            with RawClient.connect(one.address) as client:
+                assert client.ask(chat(prompt="word " * 100)).status == 200
+        seen = one.seen()
+        assert seen["prefix_hits"] > 0
+        assert seen["recent"][0]["prefill_bytes"] == seen["recent"][0]["body_bytes"]
+        one.anew("every-ms=50,for-ms=40,seed=2")
+        assert one.seen()["prefix_hits"] == one.seen()["prefill_bytes"] == 0
+        stream(one, "tokens=60,gap-ms=5")
+        assert one.seen()["stalls"] > 0
+        client = RawClient.connect(one.address).send(chat("ttft-ms=60000"))
+        one.wait(lambda seen: seen["running"] == 1)
+        client.reset()
+        seen = one.wait(lambda seen: seen["aborted"] == 1)
+        assert seen["prefill_of_aborted"] == seen["recent"][-1]["prefill_bytes"]
+        assert seen["busy_ns"] > 300 * MS
+
+    with_engine(run, "--cache-blocks", "64")
+
+
 def test_a_client_that_does_not_read_stops_it() -> None:
     """Nothing piles up in the engine; all comes when it is read."""
 

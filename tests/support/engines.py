@@ -63,6 +63,10 @@ class EngineProcess:
         """Count anew."""
         self._ask(request("POST", "/mock/forget"))
 
+    def anew(self, stalls: str) -> None:
+        """Forget all, the cache as well, and stall like this from now on."""
+        self._ask(request("POST", "/mock/anew", stalls.encode()))
+
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()

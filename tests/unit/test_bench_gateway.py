@@ -21,9 +21,10 @@ from bench.gateway import cpu, figures, peers, run, venvs
 from bench.gateway.answers import Call, Piece, judge, parsed
 from bench.gateway.client import Plan
 from bench.gateway.figures import figures_of, rows_of
-from bench.gateway.place import DIRECT
+from bench.gateway.place import DIRECT, folder_name
 from bench.gateway.run import SCENARIOS, Results, Slice, turns
 from bench.gateway.timer import Timer
+from bench.ttft import arms
 from xdp_router.lab.engine_answer import CHAT, LAST_CHUNK, Voice, Wish, chunk, head
 from xdp_router.lab.engine_behaviour import Behaviour
 
@@ -149,6 +150,13 @@ def test_without_schedstat_ticks_are_read(tmp_path: Path) -> None:
     task.mkdir(parents=True)
     (task / "schedstat").write_text("1000 2 3\n")
     assert cpu.used_ns(7, tmp_path) == 1000 + 11 * tick_ns
+
+
+def test_folders_have_no_blanks() -> None:
+    """Each proxy has one of its own, whose path is one word."""
+    names = [folder_name(each.name) for each in (*peers.PROXIES, *arms.proxies())]
+    assert len(set(names)) == len(names)
+    assert not any(" " in each or "(" in each for each in names)
 
 
 def test_turns_have_each_arm_once() -> None:

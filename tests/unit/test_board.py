@@ -14,9 +14,12 @@ from xdp_router.daemon.gateway.board import (
     CACHE,
     HELD_UNTIL,
     IN_FLIGHT,
+    LATE,
+    LATE_AT,
     QUEUE,
     ROWS,
     RTT,
+    SILENT_SINCE,
     SLOTS,
     STATE,
     TOLD_AT,
@@ -66,6 +69,15 @@ def test_one_view_of_all_workers(fd: int) -> None:
         assert (one.ttft_ns(row, 0), one.ttft_ns(row, 1_999)) == (80, 80)
         assert one.ttft_ns(row, 2_000) is None
         assert one.held_until_ns(row) == 5_000
+        assert one.look(row, 0) == (4, 80, 5_000, 0, 0, 0)
+        assert one.look(row, 2_000)[1] is None
+        one.set_own(row, SILENT_SINCE, 900)
+        two.set_own(row, SILENT_SINCE, 800)
+        one.set_own(row, LATE, 33)
+        one.set_own(row, LATE_AT, 700)
+        two.set_own(row, LATE, 44)
+        two.set_own(row, LATE_AT, 600)
+        assert supervisor.look(row, 0)[3:] == (33, 700, 800)
         assert (two.common(row, RTT), two.common(row, STATE)) == (7, WELL)
         assert (one.own(row, IN_FLIGHT), two.own(row, IN_FLIGHT)) == (3, 1)
     assert one.in_flight(5) == 0

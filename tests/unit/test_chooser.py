@@ -56,6 +56,24 @@ def test_a_race_asks_the_best_first() -> None:
     assert (terms.ttft, terms.cache) == (1.0, 0.9)
 
 
+def test_how_much_of_a_prompt_the_first_one_has() -> None:
+    """Nothing, as long as nothing is known."""
+    chooser = Chooser(listener(kind="llm"))
+    assert order(chooser, [Known(0, 1, 0, cache=0.75), Known(1, 1, 9, cache=0.5)]).cached == 0.75
+    assert order(chooser, [Known(0, 1, 0)]).cached == 0.0
+
+
+def test_whoever_was_quickest_is_not_when_all_are_there() -> None:
+    """An engine with a queue comes behind one that was slower a moment ago and is idle."""
+    chooser = Chooser(listener(kind="llm"))
+    known = [
+        Known(0, 1, 11, ttft_ns=45 * MS, cache=0.8),
+        Known(1, 1, 3, ttft_ns=90 * MS, cache=0.8),
+        Known(2, 1, 5, ttft_ns=90 * MS, cache=0.8),
+    ]
+    assert order(chooser, known).first == 1
+
+
 def test_equals_take_turns() -> None:
     """The first of the file is not everybody's choice."""
     known = [Known(each, 1, 0) for each in range(3)]

@@ -6,7 +6,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from xdp_router.lab.engine_load import Counts, Load, PrefixCache, Record, Stalls, metrics, witness
+import pytest
+
+from xdp_router.lab.engine_load import (
+    Counts,
+    Load,
+    PrefixCache,
+    Record,
+    Stalls,
+    metrics,
+    stalls_of,
+    witness,
+)
+from xdp_router.lab.errors import LabError
 
 MS = 1_000_000
 
@@ -65,6 +77,36 @@ def test_stalls_come_at_random_and_end() -> None:
     stalls = Stalls(100 * MS, 20 * MS, 3)
     ends = {stalls.until_ns(at * MS) for at in range(1, 200)} - {0}
     assert all(end > 0 for end in ends)
+
+
+def test_stalls_are_told_in_words() -> None:
+    """Of lengths at random, from a seed; what is none of it is named."""
+
+    def lengths(text: str) -> list[int]:
+        stalls, found, at = stalls_of(text), [], 1
+        while at < 10_000:
+            until_ns = stalls.until_ns(at * MS)
+            if until_ns:
+                found.append(until_ns // MS - at)
+                at = until_ns // MS
+            at += 1
+        return found
+
+    found = lengths("every-ms=100,for-ms=20,most-ms=60,seed=3")
+    assert found == lengths("every-ms=100, for-ms=20, most-ms=60, seed=3")
+    assert 18 <= min(found) < 30 < 50 < max(found) <= 60
+    assert lengths("") == lengths("for-ms=20") == []
+    for text, named in (("every=1", "'every'"), ("seed=x", "seed=x"), ("for-ms=nan", "for-ms=nan")):
+        with pytest.raises(LabError, match=named):
+            stalls_of(text)
+
+
+def test_a_cache_forgets_all() -> None:
+    """Nobody has asked for anything then."""
+    cache = PrefixCache(4)
+    cache.take(b"a" * 256)
+    cache.forget()
+    assert cache.take(b"a" * 256) == (1, 0)
 
 
 def test_what_is_told() -> None:

@@ -102,6 +102,11 @@ class Order:
             self._rest = self._chooser.ranked(self._look(others), self._urgency)
         return self._rest[place - 1]
 
+    @property
+    def cached(self) -> float:
+        """How much of the prompt the first one has in its cache, as far as is known: 0 to 1."""
+        return next((each.cache or 0.0 for each in self.known if each.index == self.first), 0.0)
+
     def settle(self) -> None:
         """Nobody else is asked any more; ``told`` stays."""
         self._look = None

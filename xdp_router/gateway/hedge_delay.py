@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long to wait for a first token before a second backend is asked beside the first.
 
-The delay is a quantile of what requests for the same model took lately: with 0.95, about one
-request in twenty is hedged, whatever the model. A long prompt takes longer than a short one by
+The delay is a quantile of what requests for the same model took lately: with 0.93, about one
+request in fourteen is hedged, whatever the model. A long prompt takes longer than a short one by
 its length alone, so lengths are classes (each four times the one below) with a window each, once
 there is enough in it.
 """
@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 
 from xdp_router.core.quantile import percentile
 
-DEFAULT_QUANTILE = 0.95
+DEFAULT_QUANTILE = 0.93
 
 # A quantile of fewer is one of them by chance.
 LEAST_SAMPLES = 16

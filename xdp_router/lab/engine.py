@@ -14,6 +14,8 @@ key=value,...`` overrides for one request.
     GET  /mock                                    what was counted, and the latest requests (JSON)
     POST /mock                                    the body (key=value,...) is the behaviour from now
     POST /mock/forget                             counters and latest requests begin anew
+    POST /mock/anew                               the cache as well; the body has the stalls from
+                                                  now: every-ms=..,for-ms=..,most-ms=..,seed=..
 
 Time is kept in whole milliseconds (libuv), so each token says when it was sent: ``mock_ns``.
 """
@@ -38,7 +40,7 @@ import xxhash
 from . import engine_answer as answer
 from . import websocket
 from .engine_behaviour import HEADER, KINDS, Behaviour, option
-from .engine_load import RECENT, Counts, Load, Record, Stalls, metrics, witness
+from .engine_load import RECENT, Counts, Load, Record, Stalls, metrics, stalls_of, witness
 from .engine_stream import Stream
 from .errors import LabError
 
@@ -116,12 +118,19 @@ class Engine:
         setattr(counts, end, getattr(counts, end) + 1)
         if end == "aborted":
             counts.tokens_of_aborted += record.tokens
+            counts.prefill_of_aborted += record.prefill_bytes
             counts.aborted_before_token += not record.tokens
 
     def forget(self) -> None:
         """Count from now on."""
         self.counts = Counts()
         self.recent.clear()
+
+    def anew(self, stalls: Stalls) -> None:
+        """As if nobody had asked for anything so far; those that are under way go on."""
+        self.forget()
+        self.load.cache.forget()
+        self.stalls = stalls
 
 
 class Connection(asyncio.Protocol):
@@ -257,6 +266,8 @@ class Connection(asyncio.Protocol):
                 engine.behaviour = Behaviour().changed(request.body.decode("latin-1"))
             elif path == "/mock/forget":
                 engine.forget()
+            elif request.method == "POST" and path == "/mock/anew":
+                engine.anew(stalls_of(request.body.decode("latin-1")))
         except LabError as error:
             self._simple(400, answer.error_body(400, str(error)), keep=request.keep)
             return
@@ -356,6 +367,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hold", action="store_true", help="a cancelled prefill keeps its place")
     parser.add_argument("--stall-every-ms", type=float, default=0, help="in the mean, at random")
     parser.add_argument("--stall-for-ms", type=float, default=0, help="each stall of the engine")
+    parser.add_argument("--stall-most-ms", type=float, default=0, help="or at random up to so long")
     parser.add_argument("--seed", type=int, default=1, help="of the stalls")
     parser.add_argument("--ready-fd", type=int, help="gets the port and a newline, then is closed")
     for name, kind in KINDS.items():
@@ -392,7 +404,10 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         parser.error(str(error))
     stalls = Stalls(
-        round(options.stall_every_ms * 1e6), round(options.stall_for_ms * 1e6), options.seed
+        round(options.stall_every_ms * 1e6),
+        round(options.stall_for_ms * 1e6),
+        options.seed,
+        round(options.stall_most_ms * 1e6),
     )
     engine = Engine(
         options.name,

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 
 import xxhash
 
+from .errors import LabError
+
 _BLOCK = 256
 RECENT = 200
 """Requests that are told of one by one."""
@@ -18,7 +20,8 @@ RECENT = 200
 
 @dataclass(slots=True)
 class Record:
-    """One request. Times by CLOCK_MONOTONIC, 0: not yet. ``end``: ``completed``, ``aborted`` (the
+    """One request. Times by CLOCK_MONOTONIC, 0: not yet. ``prefill_bytes``: of its prompt, what was
+    in no cache when it got its place. ``end``: ``completed``, ``aborted`` (the
     client went away before the answer's end), ``crashed`` (as the mock was told to)."""
 
     number: int
@@ -33,6 +36,7 @@ class Record:
     ended_ns: int = 0
     tokens: int = 0
     cached: float = 0.0
+    prefill_bytes: int = 0
     end: str = ""
 
 
@@ -48,6 +52,10 @@ class Counts:
     refused: int = 0
     tokens: int = 0
     tokens_of_aborted: int = 0
+    prefill_bytes: int = 0
+    prefill_of_aborted: int = 0
+    busy_ns: int = 0
+    """Of all places together, those that are free again."""
     connections: int = 0
     paused: int = 0
     stalls: int = 0
@@ -76,6 +84,10 @@ class PrefixCache:
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
         return blocks, hits
+
+    def forget(self) -> None:
+        """All of it."""
+        self._known.clear()
 
 
 class Load:
@@ -118,12 +130,14 @@ class Load:
 
 class Stalls:
     """Times at which an engine does nothing for a while: garbage collection, a neighbour, swap.
-    They come at random, ``every_ns`` apart in the mean; 0: never."""
+    They come at random, ``every_ns`` apart in the mean; 0: never. Each lasts ``length_ns``, or at
+    random up to ``most_ns``."""
 
-    def __init__(self, every_ns: int, length_ns: int, seed: int) -> None:
-        self._every_ns, self._length_ns = every_ns, length_ns
+    def __init__(self, every_ns: int, length_ns: int, seed: int, most_ns: int = 0) -> None:
+        self._every_ns, self._least_ns = every_ns, length_ns
+        self._most_ns = max(length_ns, most_ns)
         self._random = random.Random(seed)
-        self._next_ns = 0
+        self._next_ns = self._length_ns = 0
         self.count = 0
 
     def until_ns(self, now_ns: int) -> int:
@@ -131,16 +145,37 @@ class Stalls:
         if not self._every_ns:
             return 0
         if not self._next_ns:
-            self._next_ns = now_ns + self._gap_ns()
+            self._plan(now_ns)
         while self._next_ns + self._length_ns <= now_ns:  # nobody was there to notice
-            self._next_ns += self._length_ns + self._gap_ns()
+            self._plan(self._next_ns + self._length_ns)
         if now_ns < self._next_ns:
             return 0
         self.count += 1
         return self._next_ns + self._length_ns
 
-    def _gap_ns(self) -> int:
-        return max(1, round(self._random.expovariate(1 / self._every_ns)))
+    def _plan(self, from_ns: int) -> None:
+        self._next_ns = from_ns + max(1, round(self._random.expovariate(1 / self._every_ns)))
+        self._length_ns = round(self._random.uniform(self._least_ns, self._most_ns))
+
+
+def stalls_of(text: str) -> Stalls:
+    """``every-ms=..,for-ms=..,most-ms=..,seed=..``, each 0 where it is left out.
+
+    Raises LabError, with the key, for anything else.
+    """
+    values = dict.fromkeys(("every-ms", "for-ms", "most-ms", "seed"), 0.0)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = part.partition("=")
+        if key not in values:
+            raise LabError(f"{key!r} is nothing of a stall: {', '.join(values)}")
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise LabError(f"{part}: expected a number") from None
+        if not 0 <= values[key] < 1e9:  # neither is NaN
+            raise LabError(f"{part}: expected 0 or more")
+    every, least, most, seed = values.values()
+    return Stalls(round(every * 1e6), round(least * 1e6), int(seed), round(most * 1e6))
 
 
 def metrics(load: Load, counts: Counts, model: str) -> bytes:

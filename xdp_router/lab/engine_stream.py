@@ -45,16 +45,12 @@ class Stream:
         self._size = 0
         self._pieces: deque[bytes] = deque()
         self._placed = self._over = self._head_sent = self._stalled = False
-        self._due_ns = 0
+        self._due_ns = self._first_ns = 0
+        self._prompt = b""
 
     def start(self, prompt: bytes) -> None:
         """Take a place, or wait for one."""
-        counts, how = self._engine.counts, self._how
-        blocks, hits = self._engine.load.cache.take(prompt)
-        counts.prefix_queries += blocks
-        counts.prefix_hits += hits
-        self._record.cached = hits / blocks if blocks else 0.0
-        self._first_ns = how.first_ns(round(len(prompt) * (1 - self._record.cached)))
+        how, self._prompt = self._how, prompt
         if self._wish.stream and how.status == 200 and not how.bad_head:
             if how.early_headers or how.role_first or how.comment_first or how.error_first:
                 self._say_first()
@@ -104,11 +100,24 @@ class Stream:
 
     def _begin(self) -> None:
         self._placed = True
+        self._prefill()
         self._record.served_ns = now_ns = time.monotonic_ns()
         self._due_ns = now_ns + self._first_ns
         if not self._wish.stream:
             self._due_ns += self._how.gap_ns * max(0, self._tokens - 1)
         self._wait()
+
+    def _prefill(self) -> None:
+        """What the prompt costs, as far as it is in no cache; from here on it is in this one."""
+        counts, record, prompt = self._engine.counts, self._record, self._prompt
+        self._prompt = b""
+        blocks, hits = self._engine.load.cache.take(prompt)
+        counts.prefix_queries += blocks
+        counts.prefix_hits += hits
+        record.cached = hits / blocks if blocks else 0.0
+        record.prefill_bytes = round(len(prompt) * (1 - record.cached))
+        counts.prefill_bytes += record.prefill_bytes
+        self._first_ns = self._how.first_ns(record.prefill_bytes)
 
     def _wait(self) -> None:
         now_ns = time.monotonic_ns()
@@ -241,8 +250,12 @@ class Stream:
         if waited or not self._placed:
             return
         self._placed = False
-        held_ns = self._record.served_ns + self._first_ns - time.monotonic_ns()
-        if end == "aborted" and self._engine.hold and not self._record.tokens and held_ns > 0:
+        now_ns, held_ns = time.monotonic_ns(), 0
+        if end == "aborted" and self._engine.hold and not self._record.tokens:
+            until_ns = self._record.served_ns + self._first_ns
+            held_ns = max(until_ns, self._engine.stalls.until_ns(now_ns)) - now_ns
+        self._engine.counts.busy_ns += now_ns - self._record.served_ns + max(0, held_ns)
+        if held_ns > 0:
             asyncio.get_running_loop().call_later(held_ns / 1e9, self._engine.load.free)
         else:
             self._engine.load.free()
