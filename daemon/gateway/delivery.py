@@ -34,6 +34,7 @@ class Delivery:
         "tokens",
         "sent",
         "newest_ns",
+        "keeps_client",
         "_write",
         "_unchunk",
         "_tail",
@@ -48,6 +49,8 @@ class Delivery:
         self.sent = 0
         """Bytes of content, with the framing of chunks."""
         self.newest_ns = 0
+        self.keeps_client = False
+        """Whether the client was told that its connection stays."""
         self._write = write
         self._unchunk: BodyReader | None = None
         self._tail = b""
@@ -55,15 +58,11 @@ class Delivery:
         if version == 10 and answer.head.framing is Framing.CHUNKED:
             self._unchunk = BodyReader(Framing.CHUNKED, decode=True, status=502)
 
-    @property
-    def ends_connection(self) -> bool:
-        """Whether the client knows the end by that alone."""
-        return self._unchunk is not None
-
     def begin(
         self, answer: Answer, *, close: bool, extra: Sequence[tuple[bytes, bytes]], version: int
     ) -> None:
         """The head, and what has come behind it so far, in one piece."""
+        self.keeps_client = not close and self._unchunk is None
         kept = self._taken(b"".join(answer.kept))
         answer.kept.clear()
         head = response_to_client(answer.head, close=close, extra=extra, client_version=version)

@@ -295,20 +295,28 @@ class Front:
         if self.cache is not None:
             self.cache.credit(backend, blocks)
 
-    def note_first_byte(self, backend: int, record: Record, took_ns: int, now_ns: int) -> None:
-        """How long a winner took to its first token, or to its head."""
+    def note_first_byte(
+        self, backend: int, record: Record, took_ns: int, now_ns: int, is_token: bool
+    ) -> None:
+        """How long a winner took to its first token, or to its head.
+
+        Of engines only tokens count: whoever answers a list of models, or that it has none of
+        that name, is no quicker for it.
+        """
         name, board, row = (
             self.listener.backends[backend].name,
             self.world.board,
             self._rows[backend],
         )
-        before = board.own(row, TTFT)
-        board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
-        board.set_own(row, TTFT_AT, now_ns)
         since_ns = now_ns - (record.first_byte_ns or record.accepted_ns)
         self.figures.time("ttfb", since_ns, self.listener.name, name)
         if self.listener.kind is ListenerKind.LLM:
+            if not is_token:
+                return
             self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        before = board.own(row, TTFT)
+        board.set_own(row, TTFT, took_ns if not before else before + (took_ns - before) // 4)
+        board.set_own(row, TTFT_AT, now_ns)
         # What the first leg took, or would have taken at least.
         self._hedges.note(record.model, now_ns - record.legs[0].started_ns)
 
