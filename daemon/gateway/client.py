@@ -53,6 +53,7 @@ class Client(asyncio.Protocol):
         "_timer",
         "_paused",
         "_is_ending",
+        "_lingers",
         "_body_seen",
     )  # fmt: skip - one line each would say less
 
@@ -77,6 +78,7 @@ class Client(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._is_ending = False
+        self._lingers = False
         self._body_seen = 0
 
     # What the event loop does
@@ -204,8 +206,10 @@ class Client(asyncio.Protocol):
         """From here on both sides speak another protocol."""
         rest = bytes(self._buffer)
         self._buffer.clear()
+        self.resume()  # it was so much that nothing more was read, maybe
         if rest and self.exchange is not None:
-            self._loop.call_soon(self.data_received, rest)
+            # At once: what is read next comes behind it.
+            self.exchange.tunnel(rest)
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -252,7 +256,9 @@ class Client(asyncio.Protocol):
             self.refuse(error.status, error.reason)
             return
         if head is None:
-            if self._timer is None and self._buffer:
+            if not self._buffer:  # it was an empty line
+                self._first_ns, self.idle_since_ns = 0, self._clock()
+            elif self._timer is None:
                 after_s = self._front.listener.head_timeout_ns / _NS
                 self._timer = self._loop.call_later(after_s, self._head_is_late)
             return
@@ -340,4 +346,17 @@ class Client(asyncio.Protocol):
             return
         self.resume()
         transport.write_eof()
-        self._timer = self._loop.call_later(_LINGER_S, transport.abort)
+        self._linger()
+
+    def _linger(self) -> None:
+        transport = self._transport
+        if transport is not None:
+            if transport.get_write_buffer_size():
+                # It reads slowly; if it does not at all, the sweep looks for those.
+                self.stalled_ns = self.stalled_ns or self._clock()
+            elif self._lingers:
+                transport.abort()
+                return
+            else:
+                self._lingers = True
+            self._timer = self._loop.call_later(_LINGER_S, self._linger)

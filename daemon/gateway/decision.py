@@ -12,7 +12,7 @@ from xdp_router.core.model import Mode
 from xdp_router.gateway.chooser import Order
 from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
-from xdp_router.gateway.prompt import Prompt
+from xdp_router.gateway.prompt import Prompt, check_model
 from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
 from xdp_router.gateway.tenants import Tenant
 from xdp_router.gateway.ttft_race import TtftRace
@@ -51,7 +51,11 @@ def decide(
     """
     listener = front.listener
     headers = front.headers_of(head)
-    model = prompt.model if prompt is not None else headers.get("x-model-name")
+    if prompt is not None:
+        model: str | None = prompt.model
+    else:
+        model = headers.get("x-model-name")
+        check_model(model or "")
     record.model = model or ""
     record.is_inference = prompt is not None
     record.route, found = front.routes.find(
@@ -89,6 +93,17 @@ def decide(
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
     prompt_bytes = len(prompt.text) if prompt is not None else 0
     return Decision(order, settings, request, tenant, blocks, prompt_bytes)
+
+
+def may_have_rival(front: Front, decision: Decision, candidate: int) -> bool:
+    """Whether a candidate may be asked beside another one; if so, backend and tenant pay for it."""
+    now_ns, tenant = front.world.clock(), decision.tenant
+    # Who cannot pay spends nothing of the backends', which is everybody's.
+    return (
+        front.tenants.has_extra_leg(tenant, now_ns)
+        and front.may_have_leg(decision.order[candidate], now_ns)
+        and front.tenants.extra_leg(tenant, now_ns)
+    )
 
 
 def race_settings(

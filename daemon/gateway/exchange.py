@@ -8,6 +8,7 @@ Every request is one: without rivals it has a width of 1, and the same retries.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.listeners import ListenerKind
@@ -29,7 +30,7 @@ from xdp_router.gateway.retry_after import retry_after_ns
 from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
-from .decision import Decision, decide, headers_beside, why
+from .decision import Decision, decide, headers_beside, may_have_rival, why
 from .delivery import Delivery
 from .leg import Leg
 from .record import LegRecord, Record
@@ -147,6 +148,7 @@ class Exchange:
         self._client_waits = not writable
         if self._delivery is not None:
             if writable:
+                self._delivery.newest_ns = self._clock()  # until now it could say nothing
                 self._delivery.leg.resume()
             else:
                 self._delivery.leg.pause()
@@ -157,25 +159,25 @@ class Exchange:
         """Find the candidates, and begin. Raises MessageError."""
         decision = decide(self._front, self.client, self.head, prompt, self.record)
         self._decision = decision
-        self._race = TtftRace(len(decision.order), decision.settings, self._may_hedge)
+        # Nothing of this object: it would hold itself, and stay until the collector comes by.
+        may_hedge = partial(may_have_rival, self._front, decision)
+        self._race = TtftRace(len(decision.order), decision.settings, may_hedge)
         self.record.decided_ns = now_ns = self._clock()
         self._obey(self._race.start(now_ns))
         self._set_timer()
-
-    def _may_hedge(self, candidate: int) -> bool:
-        assert self._decision is not None
-        now_ns, front = self._clock(), self._front
-        return front.may_have_leg(self._decision.order[candidate], now_ns) and (
-            front.tenants.extra_leg(self._decision.tenant, now_ns)
-        )
 
     def _pass_on(self, piece: bytes) -> None:
         """More of a body that nobody has to read whole."""
         leg = self._legs[-1] if self._legs else None
         is_open = leg is not None and leg.transport is not None
-        if leg is not None and is_open and leg.body is None:
-            leg.write(piece)
-        # If an answer is there already, the rest is read and goes nowhere.
+        if leg is not None and is_open:
+            if leg.head is None or leg.head.status < 300:
+                leg.write(piece)
+            elif piece:
+                # Refused: the rest is read and goes nowhere. The backend still waits for it.
+                leg.head.keep_alive = False
+        if self._race is not None:
+            self._race.more_asked(self._clock())
         if self._body.is_much:
             if is_open and self._race is not None:
                 self._body.forget()
@@ -222,11 +224,9 @@ class Exchange:
     def _cancel(self, cancel: CancelLeg) -> None:
         leg = self._legs[cancel.leg]
         if leg is not None:
-            self._front.figures.count(
-                "cancelled_legs", self._front.listener.name, self.record.legs[cancel.leg].backend
-            )
             told = self.record.legs[cancel.leg]
-            if cancel.reason is Reason.LOST and told.ready_ns:
+            self._front.figures.count("cancelled_legs", self._front.listener.name, told.backend)
+            if cancel.reason in (Reason.LOST, Reason.DEADLINE) and told.ready_ns:
                 self._front.note_lost(self._backend_of(leg), self.record, told)
             self._let_go(leg, cancel.reason.value)
             leg.abort()
@@ -242,12 +242,10 @@ class Exchange:
         front.world.asked.end(leg.row, leg)
         answer = self._answers.pop(leg.number, None)
         if answer is not None and not self._is_winner(leg):
-            told.tokens = answer.tokens()
-            if told.tokens:
-                front.figures.count(
-                    "loser_tokens", front.listener.name, told.backend, by=told.tokens
-                )
-        if told.head_ns and self._decision is not None and self._decision.blocks:
+            told.tokens = found = answer.tokens()
+            if found:
+                front.figures.count("loser_tokens", front.listener.name, told.backend, by=found)
+        if told.status == 200 and self._decision is not None and self._decision.blocks:
             # Whoever has begun with the prompt has it in its cache.
             front.note_prompt(self._backend_of(leg), self._decision.blocks)
 
@@ -280,7 +278,8 @@ class Exchange:
         record.backend, record.status = told.backend, answer.head.status
         record.retries, record.reason = race.retries, why(race, win)
         if not win.refused and answer.head.status < 500:
-            took_ns = now_ns - told.started_ns
+            # How long the client took to send its body is not the backend's time.
+            took_ns = now_ns - max(told.started_ns, record.body_ns)
             self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
         if leg.tunnel:
             self.client.begin_tunnel()
@@ -333,7 +332,7 @@ class Exchange:
         if self._body.is_much:
             self._body.forget()
             race.freeze()
-        self.client.resume()
+        self.leg_writable(leg, not leg.is_full)
 
     def leg_head(self, leg: Leg, head: ResponseHead) -> None:
         """An answer begins."""
@@ -358,10 +357,10 @@ class Exchange:
         """More of an answer."""
         delivery = self._delivery
         if delivery is not None and delivery.leg is leg:
+            now_ns = self._clock()
             if delivery.is_stream:
-                now_ns = self._clock()
                 self._front.note_gap(self.record, now_ns - delivery.newest_ns)
-                delivery.newest_ns = now_ns
+            delivery.newest_ns = now_ns
             delivery.more(data)
             return
         race, answer = self._race, self._answers[leg.number]

@@ -26,9 +26,15 @@ class Figures:
         self._times: defaultdict[str, dict[tuple[str, ...], Buckets]] = defaultdict(dict)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
-        """Add to a counter; its name is that of the metric without ``_total``."""
+        """Add to a counter; its name is that of the metric without ``_total``. Without its last
+        label, if there are too many."""
         rows = self._counters[name]
-        rows[labels] = rows.get(labels, 0) + by
+        before = rows.get(labels)
+        if before is None:
+            if len(rows) >= LABELS_MOST:
+                labels = (*labels[:-1], "")
+            before = rows.get(labels, 0)
+        rows[labels] = before + by
 
     def time(self, name: str, value_ns: int, *labels: str) -> None:
         """Take in a time of a histogram; without its label, the last one, if those are too many."""

@@ -60,6 +60,7 @@ class Leg(asyncio.Protocol):
         "body",
         "head",
         "tunnel",
+        "is_full",
         "_buffer",
         "_reader",
         "_method",
@@ -81,6 +82,8 @@ class Leg(asyncio.Protocol):
         self.body: BodyReader | None = None
         self.head: ResponseHead | None = None
         self.tunnel = False
+        self.is_full = False
+        """Whether what was written waits, and nothing more should come."""
         self._buffer = bytearray()
         self._reader = HeadReader(_HEAD_LIMITS)
         self._method = b"GET"
@@ -217,10 +220,12 @@ class Leg(asyncio.Protocol):
             self._give_up("it closed the connection" if exc is None else _words_of(exc))
 
     def pause_writing(self) -> None:
+        self.is_full = True
         if self.user is not None:
             self.user.leg_writable(self, False)
 
     def resume_writing(self) -> None:
+        self.is_full = False
         if self.user is not None:
             self.user.leg_writable(self, True)
 

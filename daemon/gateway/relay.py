@@ -183,11 +183,14 @@ class Relay(asyncio.Protocol):
         order = record.order = front.chooser.order(
             found, partial(front.known, blocks=()), 1.0, front.world.draws()
         )
+        race, now_ns = front.listener.race, self._clock()
         raced = front.listener.mode is Mode.RACE and not order.control
         record.mode = "control" if order.control else front.listener.mode.name.lower()
-        record.decided_ns = self._clock()
-        width = front.listener.race.candidates if raced else 1
-        self._left = min(len(order), width + front.listener.race.retries)
+        record.decided_ns = now_ns
+        most, width = min(len(order), race.candidates) if raced else 1, 1
+        while width < most and front.may_have_leg(order[width], now_ns):
+            width += 1
+        self._left = min(len(order), width + race.retries)
         for _ in range(width):
             self._ask()
 
@@ -220,7 +223,8 @@ class Relay(asyncio.Protocol):
                 other.give_up("another one was first")
         row = front.row(leg.index)
         front.world.board.add_own(row, IN_FLIGHT, 1)
-        front.note_first_byte(leg.index, record, now_ns - leg.told.started_ns, now_ns)
+        took_ns = now_ns - leg.told.started_ns
+        front.note_first_byte(leg.index, record, took_ns, now_ns)
         leg.write(bytes(self._hello))
         self._hello.clear()
         if self._client_said_all:
@@ -284,7 +288,8 @@ class Relay(asyncio.Protocol):
     def _refuse(self, alert: int, reason: str) -> None:
         self._stop_timer()
         self._front.figures.count("refused", self._front.listener.name, str(alert))
-        self.record.reason = reason
+        # The alert, not the words: these have bytes of the client's, and reasons are counted.
+        self.record.reason = f"refused by alert {alert}"
         if self._transport is not None and not self._is_ending:
             self._transport.write(alert_record(alert))
         self.close()

@@ -199,6 +199,19 @@ def test_idle_connections_end() -> None:
 
 
 @in_fresh_netns
+def test_an_empty_line_is_no_request() -> None:
+    """Old clients send one behind a body; a connection that has said no more is idle."""
+    with gateway(f'{HTTP}\nidle_timeout = "50ms"\nhead_timeout = "20ms"', {"a": ""}) as place:
+        with place.connect() as client:
+            client.send(b"\r\n")
+            wait_for(lambda: place.call(lambda: place.fronts["front"].open) == 1, 5, "it is there")
+            time.sleep(0.06)
+            place.call(place.fronts["front"].sweep)
+            assert client.end() is False
+        assert (closes(place, "idle"), closes(place, "head")) == (1, 0)
+
+
+@in_fresh_netns
 def test_bodies_have_limits() -> None:
     """By the length that is announced, and by what comes in chunks."""
     keys = 'type = "llm"\nmax_body = 2000'

@@ -186,3 +186,25 @@ def test_a_share_goes_in_turn() -> None:
         assert 2 <= len(control) <= 22
         assert {each["legs"] for each in control} == {1}
         assert {each["legs"] for each in rows if each["mode"] == "race"} == {2}
+
+
+@in_fresh_netns
+def test_a_name_that_no_model_has_is_refused() -> None:
+    """It would be kept, and shown."""
+    with gateway('type = "http"', {"a": ""}) as place:
+        for name, status in (("m" * 255, 200), ("m" * 256, 400)):
+            asked = request("GET", "/health", headers=[("X-Model-Name", name)])
+            assert ask(place, asked).status == status
+
+
+@in_fresh_netns
+def test_a_tenant_that_can_have_no_rival_spends_none() -> None:
+    """What a backend may be asked beside others is everybody's."""
+    keys = TENANTS.replace("inline", "race").replace("burst = 2", "burst = 1")
+    race = '[listener.race]\nhedge = "0s"\ncandidates = 4\nextra_legs = 1\n'
+    with gateway(keys + race, dict.fromkeys("abcd", "ttft-ms=30")) as place:
+        acme = chat(stream=False, headers=[("X-Tenant-ID", "acme")])
+        assert ask(place, acme).status == 200
+        assert place.last()["legs"] == 2
+        front, now_ns = place.fronts["front"], place.world.clock()
+        assert sorted(each.available(now_ns) for each in front._extra) == [0, 1, 1, 1]

@@ -222,3 +222,47 @@ def test_what_others_say_is_known() -> None:
             client.ask(chat(stream=False))
         place.settled()
         assert (known().ttft_ns or 0) >= 30_000_000
+
+
+def test_only_tokens_are_times_to_a_token() -> None:
+    """A list of models, an error and a refusal come sooner, and say nothing of an engine; who
+    refuses has computed nothing of the prompt, either."""
+    prompt = "x" * 2_000
+    with gateway(ONE, {"a": ""}) as place:
+        with place.connect() as client:
+            assert client.ask(request("GET", "/health")).status == 200
+            for status in (404, 503):
+                assert client.ask(chat(f"status={status}", prompt=prompt)).status == status
+            front = place.fronts["front"]
+            assert counted(place, "ttft_seconds") == []
+            assert place.call(lambda: front.known([0], ())[0].ttft_ns) is None
+            cache = front.cache
+            assert cache is not None
+            assert place.call(lambda: cache.size(0)) == 0
+            assert client.ask(chat(prompt=prompt, stream=False)).status == 200
+        place.settled()
+        assert place.call(lambda: front.known([0], ())[0].ttft_ns) is not None
+        assert place.call(lambda: cache.size(0)) > 0
+
+
+@in_fresh_netns
+def test_who_has_no_token_in_time_is_known_for_slow() -> None:
+    """It would be asked first again and again, as one of whom nothing is known."""
+    with gateway(f'{ONE}\nfirst_byte_timeout = "60ms"', {"a": "ttft-ms=9000"}) as place:
+        with place.connect() as client:
+            assert client.ask(chat()).status == 504
+        front = place.fronts["front"]
+        assert (place.call(lambda: front.known([0], ())[0].ttft_ns) or 0) >= 55_000_000
+
+
+@in_fresh_netns
+def test_the_time_of_an_upload_is_not_the_backends() -> None:
+    """Only what comes after the body's last byte is."""
+    with gateway('type = "http"\nmode = "inline"', {"a": ""}) as place:
+        with place.connect() as client:
+            ask = request("POST", "/echo", b"xy")
+            client.send(ask[:-1])
+            time.sleep(0.3)
+            assert client.send(ask[-1:]).answer().status == 200
+        front = place.fronts["front"]
+        assert 0 < (place.call(lambda: front.known([0], ())[0].ttft_ns) or 0) < 250_000_000

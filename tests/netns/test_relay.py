@@ -263,3 +263,36 @@ def _hello(name: str) -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         tls.do_handshake()
     return outgoing.read()
+
+
+@in_fresh_netns
+def test_what_is_no_hello_is_counted_by_its_alert() -> None:
+    """Not by its bytes: each client could have metrics of its own."""
+    with serving(text(), {}) as place:
+        for number in range(4):
+            with place.connect() as client:
+                client.send(bytes([1 + number]) * 64)
+                client.take(7)
+        place.last()
+        figures = place.call(place.fronts["front"].plain)
+        assert figures["decisions_total"] == [[["front", "", "refused by alert 70"], 4]]
+        ends = {each["end"] for each in place.call(lambda: place.fronts["front"].decisions(9))}
+        assert len(ends) == 4
+
+
+@in_fresh_netns
+@pytest.mark.parametrize(
+    ("keys", "legs"), [("extra_legs = 0", 1), ("candidates = 3\nretries = 0", 3)]
+)
+def test_rivals_are_paid_for(keys: str, legs: int, tmp_path: Path) -> None:
+    """As they are where requests are raced; and they are no retries."""
+    third = f'[[listener.backend]]\nname = "c"\naddress = "127.0.0.1:{ENGINE_PORT + 2}"\n'
+    with (
+        echo_server(tmp_path, 0, "a.example"),
+        echo_server(tmp_path, 1, "a.example"),
+        echo_server(tmp_path, 2, "a.example"),
+        serving(text(tables=f"{third}[listener.race]\n{keys}\n"), {}) as place,
+    ):
+        with connected(place, None, tmp_path / "a.example.pem"):
+            pass
+        assert place.last()["legs"] == legs

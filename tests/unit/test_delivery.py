@@ -51,6 +51,7 @@ def test_for_old_clients_chunks_are_taken_away() -> None:
     found.take(event(text="a"))
     sent, out, _ = delivery(found, 10)
     sent.begin(found, close=True, extra=[], version=10)
+    assert not sent.keeps_client
     assert b"chunked" not in out[0]
     assert out[0].endswith(b'data: {"choices": [{"text": "a"}]}\n\n')
     sent.more(event(text="b")[:9])

@@ -42,6 +42,16 @@ def test_names_of_models_do_not_fill_memory() -> None:
     assert sum(each["counts"][0] for labels, each in rows if labels[-1] == "") == 50
 
 
+def test_no_counter_fills_memory() -> None:
+    """Whatever its labels are made of: clients may have a hand in it."""
+    figures = Figures()
+    for number in range(figures_module.LABELS_MOST + 50):
+        figures.count("tokens", "l", "a", f"m{number}", by=2)
+    rows = figures.plain()["tokens_total"]
+    assert len(rows) == figures_module.LABELS_MOST + 1
+    assert rows[-1] == [["l", "a", ""], 100]
+
+
 def test_every_metric_of_workers_has_a_name_that_is_served() -> None:
     """And is of the kind that its name says."""
     for name, metric in GATEWAY_METRICS.items():

@@ -18,6 +18,8 @@ from .errors import MessageError
 # Between parts, and between a part's name and its text: no tokenizer's text has them.
 _PART = b"\x1e"
 _NAME = b"\x1f"
+MODEL_MOST = 255
+"""Characters of a model's name, as in the configuration."""
 _MAX_TOKEN = (1 << 32) - 1
 
 _KINDS = {
@@ -58,7 +60,7 @@ def read_prompt(path: bytes, body: bytes) -> Prompt:
     if not path.endswith(b"/completions"):
         raise MessageError(404, "expected a path that ends in /completions or /chat/completions")
     request = _parse(body)
-    model = _text(request, "model")
+    model = check_model(_text(request, "model"))
     parts = [model.encode("utf-8", "surrogatepass")]
     salt = _text(request, "cache_salt")
     if salt:
@@ -74,6 +76,16 @@ def read_prompt(path: bytes, body: bytes) -> Prompt:
         _bound(request),
         _number(request, "priority"),
     )
+
+
+def check_model(name: str) -> str:
+    """``name``, if it can be one of a model: it is kept, and shown by commands and metrics.
+
+    Raise MessageError (400) for another one.
+    """
+    if len(name) > MODEL_MOST or not name.isprintable():
+        raise MessageError(400, f"model: expected at most {MODEL_MOST} printable characters")
+    return name
 
 
 class _Repeated(dict[str, Any]):

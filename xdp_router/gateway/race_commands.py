@@ -99,10 +99,11 @@ Command: TypeAlias = StartLeg | CancelLeg | HoldOff | Win | GiveUp | BreakOff
 class RaceSettings:
     """``width``: legs at a time. ``hedge_ns``: after so long without a token another one is asked
     beside; 0: all at once. ``retries``: legs in the place of failed ones. ``first_token_ns``: from
-    the start. ``connect_ns``: for each leg. ``refusals``: statuses that another candidate may do
-    better than. ``on_head``: the head decides. ``replayable``: asking twice does no harm; else a
-    failure after the connection is retried only when the backend says that it has not begun.
-    ``hold_off_max_ns``: no Retry-After keeps a backend away for longer.
+    the start, or from the last piece of the request's body. ``connect_ns``: for each leg.
+    ``refusals``: statuses that another candidate may do better than. ``on_head``: the head decides.
+    ``replayable``: asking twice does no harm; else a failure after the connection is retried only
+    when the backend says that it has not begun. ``hold_off_max_ns``: no Retry-After keeps a backend
+    away for longer.
     Raise ValueError for what cannot be.
     """
 

@@ -67,6 +67,10 @@ class Tenants:
         """How much more latency counts for it: by its own class, else the one it asks for."""
         return self._priorities.get(tenant.limits.priority or asked, 1.0)
 
+    def has_extra_leg(self, tenant: Tenant, now_ns: int) -> bool:
+        """Whether ``extra_leg`` would say yes."""
+        return tenant.extra_legs is None or tenant.extra_legs.available(now_ns) > 0
+
     def extra_leg(self, tenant: Tenant, now_ns: int) -> bool:
         """Whether it may have one leg more than a request needs; if so, that is counted."""
         return tenant.extra_legs is None or tenant.extra_legs.take(now_ns)

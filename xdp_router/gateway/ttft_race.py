@@ -109,7 +109,7 @@ class TtftRace:
     __slots__ = (
         "legs", "state", "winner", "started_ns", "decided_ns", "ended_ns", "given_up",
         "retries", "hedges", "hedges_denied",
-        "_frozen", "_hedge_ns", "_may_hedge", "_next", "_settings", "_wanted",
+        "_asked_ns", "_frozen", "_hedge_ns", "_may_hedge", "_next", "_settings", "_wanted",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +134,7 @@ class TtftRace:
         self._settings = settings
         self._may_hedge = may_hedge
         self._next: list[int] = list(range(candidates))
+        self._asked_ns = 0
         self._frozen = False
         self._hedge_ns: int | None = None
         self._wanted = 1
@@ -143,7 +144,7 @@ class TtftRace:
     def start(self, now_ns: int) -> list[Command]:
         """Begin. Raise IllegalTransition if it has begun already."""
         self._move(RaceInput.START)
-        self.started_ns = now_ns
+        self.started_ns = self._asked_ns = now_ns
         if not self._next:
             return [self._give_up(503, Reason.NO_CANDIDATE, None, now_ns)]
         commands: list[Command] = [self._ask(now_ns)]
@@ -229,6 +230,10 @@ class TtftRace:
         self.ended_ns = now_ns
         return self._cancel_others(None, Reason.CLIENT_GONE, now_ns)
 
+    def more_asked(self, now_ns: int) -> None:
+        """More of the request's body has come: nobody can answer what is not asked yet."""
+        self._asked_ns = now_ns
+
     def freeze(self) -> None:
         """What was sent of the request is not kept: from now on nobody else can be asked."""
         self._frozen = True
@@ -238,7 +243,7 @@ class TtftRace:
         """When ``expire`` is to be called next; None: not at all."""
         if self.state is not RaceState.RACING:
             return None
-        soonest = self.started_ns + self._settings.first_token_ns
+        soonest = self._asked_ns + self._settings.first_token_ns
         if self._hedge_ns is not None:
             soonest = min(soonest, self._hedge_ns)
         for leg in self.legs:
@@ -251,7 +256,7 @@ class TtftRace:
         if self.state is not RaceState.RACING:
             return []
         commands: list[Command] = []
-        if now_ns >= self.started_ns + self._settings.first_token_ns:
+        if now_ns >= self._asked_ns + self._settings.first_token_ns:
             commands += self._cancel_others(None, Reason.DEADLINE, now_ns)
             commands.append(self._give_up(504, Reason.DEADLINE, None, now_ns))
             return commands
