@@ -30,6 +30,7 @@ class Delivery:
 
     __slots__ = (
         "leg",
+        "keeps",
         "is_stream",
         "tokens",
         "sent",
@@ -42,6 +43,8 @@ class Delivery:
 
     def __init__(self, leg: Leg, answer: Answer, version: int, write: Callable[[bytes], None]):
         self.leg = leg
+        self.keeps = False
+        """Whether the client was told that its connection stays open."""
         self.is_stream = answer.is_stream
         self._is_coded = answer.is_coded
         self.tokens = 0
@@ -64,6 +67,7 @@ class Delivery:
         self, answer: Answer, *, close: bool, extra: Sequence[tuple[bytes, bytes]], version: int
     ) -> None:
         """The head, and what has come behind it so far, in one piece."""
+        self.keeps = not close and not self.ends_connection
         kept = self._taken(b"".join(answer.kept))
         answer.kept.clear()
         head = response_to_client(answer.head, close=close, extra=extra, client_version=version)

@@ -51,23 +51,10 @@ class Exchange:
     """From a request's head to the last byte of its answer."""
 
     __slots__ = (
-        "record",
-        "head",
-        "client",
-        "_front",
-        "_loop",
-        "_clock",
-        "_body",
-        "_is_inference",
-        "_decision",
-        "_race",
-        "_legs",
-        "_answers",
-        "_delivery",
-        "_timer",
-        "_client_waits",
-        "_finished",
-    )  # fmt: skip - one line each would say less
+        "record", "head", "client",
+        "_front", "_loop", "_clock", "_body", "_is_inference", "_decision", "_race", "_legs",
+        "_answers", "_delivery", "_timer", "_client_waits", "_finished",
+    )  # fmt: skip
 
     def __init__(self, client: Client, front: Front, head: RequestHead, record: Record) -> None:
         self.client = client
@@ -175,9 +162,12 @@ class Exchange:
         """More of a body that nobody has to read whole."""
         leg = self._legs[-1] if self._legs else None
         is_open = leg is not None and leg.transport is not None
-        if leg is not None and is_open and leg.body is None:
-            leg.write(piece)
-        # If an answer is there already, the rest is read and goes nowhere.
+        if leg is not None and is_open:
+            # Behind a refusal the rest is read and goes nowhere; other answers come of all of it.
+            if leg.head is None or leg.head.status < 300:
+                leg.write(piece)
+            else:
+                self._body.is_cut = True
         if self._body.is_much:
             if is_open and self._race is not None:
                 self._body.forget()
@@ -396,8 +386,8 @@ class Exchange:
             self._set_timer()
             return  # it was an error
         won, delivery = self._is_winner(leg), self._delivery
-        keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
-        keep_client = leg.head is not None and self._keeps_client(leg.head)
+        is_sent = self._body.is_whole and not self._body.is_cut
+        keep_leg = leg.head is not None and leg.head.keep_alive and is_sent
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
         if keep_leg and not leg.tunnel:
@@ -406,7 +396,7 @@ class Exchange:
             leg.close()
         if won and delivery is not None:
             self._finish("complete")
-            self.client.answered(keep_client and not delivery.ends_connection)
+            self.client.answered(delivery.keeps and not self._front.retired)
         else:
             self._set_timer()
 

@@ -14,13 +14,15 @@ REPLAY_MOST = 64 << 10
 class RequestBody:
     """``most``: bytes that it may have, 0: any number. ``keep_all``: it is read whole first."""
 
-    __slots__ = ("kept", "is_kept", "size", "_framing", "_keep_all", "_most", "_reader")
+    __slots__ = ("kept", "is_kept", "is_cut", "size", "_framing", "_keep_all", "_most", "_reader")
 
     def __init__(self, head: RequestHead, most: int, *, keep_all: bool) -> None:
         """Raise MessageError (413) if its length is more, or (415) if it cannot be read."""
         self.kept = bytearray()
         """As it came, from its beginning on, if ``is_kept``; else nothing."""
         self.is_kept = True
+        self.is_cut = False
+        """Whether some of it has not gone on: the backend waits for it, or may."""
         self.size = 0
         self._framing = head.framing
         self._keep_all = keep_all
