@@ -103,6 +103,9 @@ class Client(asyncio.Protocol):
             else:
                 self._ahead(data)
             return
+        if self.stalled_ns:
+            self._ahead(data)
+            return
         if not self._first_ns:
             self._first_ns = self._clock()
             self.idle_since_ns = 0
@@ -138,6 +141,8 @@ class Client(asyncio.Protocol):
         self.stalled_ns = 0
         if self.exchange is not None:
             self.exchange.client_writable(True)
+        elif not self._is_ending:
+            self._go_on()
 
     # What an exchange does
 
@@ -153,7 +158,9 @@ class Client(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read on, unless there are more requests already than are kept."""
+        if len(self._buffer) > self._front.listener.max_head:
+            return
         if self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
@@ -163,7 +170,13 @@ class Client(asyncio.Protocol):
         self.exchange = None
         if not keep or self._is_ending:
             self._end()
-            return
+        elif self.stalled_ns:
+            self.pause()  # who takes no answers gets no more of them to take
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """To the next request."""
         self.resume()
         self._first_ns = self._clock() if self._buffer else 0
         self.idle_since_ns = 0 if self._buffer else self._clock()
@@ -203,13 +216,17 @@ class Client(asyncio.Protocol):
         """From here on both sides speak another protocol."""
         rest = bytes(self._buffer)
         self._buffer.clear()
+        self.resume()
         if rest and self.exchange is not None:
             self._loop.call_soon(self.data_received, rest)
 
     def close(self) -> None:
         """Close when everything is written."""
         self._is_ending = True
+        self.idle_since_ns = 0
         if self._transport is not None:
+            if self._transport.get_write_buffer_size() and not self.stalled_ns:
+                self.stalled_ns = self._clock()  # the sweep looks for who never takes it
             self._transport.close()
 
     def write_eof(self) -> None:
@@ -245,7 +262,10 @@ class Client(asyncio.Protocol):
             self.refuse(error.status, error.reason)
             return
         if head is None:
-            if self._timer is None and self._buffer:
+            if not self._buffer:  # an empty line, which is no beginning of a head
+                self._stop_timer()
+                self._first_ns, self.idle_since_ns = 0, self._clock()
+            elif self._timer is None:
                 after_s = self._front.listener.head_timeout_ns / _NS
                 self._timer = self._loop.call_later(after_s, self._head_is_late)
             return
@@ -328,9 +348,26 @@ class Client(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        self._buffer.clear()
         if self.is_tls or not transport.can_write_eof():
-            transport.close()
+            self.close()
             return
         self.resume()
         transport.write_eof()
-        self._timer = self._loop.call_later(_LINGER_S, transport.abort)
+        self._linger(transport.get_write_buffer_size())
+
+    def _linger(self, before: int) -> None:
+        """Abort a while after the last of our words, ``before`` bytes of which had not left."""
+        self._timer = self._loop.call_later(_LINGER_S, self._lingered, before)
+
+    def _lingered(self, before: int) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if not before:
+            transport.abort()
+            return
+        left = transport.get_write_buffer_size()
+        if left < before or not self.stalled_ns:
+            self.stalled_ns = self._clock()  # it takes some; the sweep looks for who does not
+        self._linger(left)

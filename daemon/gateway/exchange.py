@@ -134,11 +134,15 @@ class Exchange:
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes more of the answer."""
         self._client_waits = not writable
-        if self._delivery is not None:
-            if writable:
-                self._delivery.leg.resume()
-            else:
-                self._delivery.leg.pause()
+        delivery = self._delivery
+        # Before there is a winner only 1xx go to the client, and of one leg.
+        leg = delivery.leg if delivery is not None else self._legs[-1] if self._legs else None
+        if leg is not None and not writable:
+            leg.pause()
+        elif leg is not None:
+            leg.resume()
+        if delivery is not None and writable:
+            delivery.newest_ns = self._clock()  # until now nobody has read on
 
     # Whom it may go to
 
@@ -351,10 +355,10 @@ class Exchange:
         """More of an answer."""
         delivery = self._delivery
         if delivery is not None and delivery.leg is leg:
+            now_ns = self._clock()
             if delivery.is_stream:
-                now_ns = self._clock()
                 self._front.note_gap(self.record, now_ns - delivery.newest_ns)
-                delivery.newest_ns = now_ns
+            delivery.newest_ns = now_ns
             delivery.more(data)
             return
         race, answer = self._race, self._answers[leg.number]
