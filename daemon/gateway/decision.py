@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SAFE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE"))
 IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
 """RFC 9110, 9.2: asking twice does no harm."""
+MODEL_MOST = 200
+"""Characters of a model's name that are kept: requests may have any."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ def decide(
     listener = front.listener
     headers = front.headers_of(head)
     model = prompt.model if prompt is not None else headers.get("x-model-name")
-    record.model = model or ""
+    record.model = (model or "")[:MODEL_MOST]
     record.route, found = front.routes.find(
         head.server_name, head.path.decode("latin-1"), headers, model or None
     )

@@ -16,6 +16,8 @@ BOUNDS_MS = (
 _BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)
 LABELS_MOST = 1_000
 """Combinations of labels of one metric: names of models come from requests."""
+_OF_MODELS = frozenset({"tokens"})
+"""Counters whose last label is a model."""
 
 
 class Figures:
@@ -28,6 +30,8 @@ class Figures:
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter; its name is that of the metric without ``_total``."""
         rows = self._counters[name]
+        if name in _OF_MODELS and labels not in rows and len(rows) >= LABELS_MOST:
+            labels = (*labels[:-1], "")
         rows[labels] = rows.get(labels, 0) + by
 
     def time(self, name: str, value_ns: int, *labels: str) -> None:

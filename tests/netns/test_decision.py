@@ -154,3 +154,14 @@ def test_a_share_goes_in_turn() -> None:
         assert 2 <= len(control) <= 22
         assert {each["legs"] for each in control} == {1}
         assert {each["legs"] for each in rows if each["mode"] == "race"} == {2}
+
+
+@in_fresh_netns
+def test_a_long_name_is_not_kept_whole() -> None:
+    """Of a model or a tenant: there is one of each request that is remembered."""
+    with gateway(TENANTS, {"a": ""}) as place:
+        long = chat(stream=False, model="m" * 100_000, headers=[("X-Tenant-ID", "t" * 5_000)])
+        assert ask(place, long).status == 200
+        last = place.last()
+        assert (last["model"], last.get("tenant", "")) == ("m" * 200, "")
+        assert seen(place, "a")
