@@ -83,7 +83,7 @@ class Channel:
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until what was said has left, or cannot leave."""
-        if self._writer is None:
+        if self._writer is None or self._closed:
             return
         self._writer.transport.set_write_buffer_limits(high=0)
         try:

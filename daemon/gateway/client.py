@@ -106,6 +106,9 @@ class Client(asyncio.Protocol):
             else:
                 self._ahead(data)
             return
+        if self.stalled_ns:
+            self._ahead(data)
+            return
         if not self._first_ns:
             self._first_ns = self._clock()
             self.idle_since_ns = 0
@@ -141,6 +144,8 @@ class Client(asyncio.Protocol):
         self.stalled_ns = 0
         if self.exchange is not None:
             self.exchange.client_writable(True)
+        elif not self._is_ending:
+            self._go_on()
 
     # What an exchange does
 
@@ -156,7 +161,9 @@ class Client(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read on, unless there are more requests already than are kept."""
+        if len(self._buffer) > self._front.listener.max_head:
+            return
         if self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
@@ -166,7 +173,13 @@ class Client(asyncio.Protocol):
         self.exchange = None
         if not keep or self._is_ending:
             self._end()
-            return
+        elif self.stalled_ns:
+            self.pause()  # who takes no answers gets no more of them to take
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """To the next request."""
         self.resume()
         self._first_ns = self._clock() if self._buffer else 0
         self.idle_since_ns = 0 if self._buffer else self._clock()
@@ -214,7 +227,10 @@ class Client(asyncio.Protocol):
     def close(self) -> None:
         """Close when everything is written."""
         self._is_ending = True
+        self.idle_since_ns = 0
         if self._transport is not None:
+            if self._transport.get_write_buffer_size() and not self.stalled_ns:
+                self.stalled_ns = self._clock()  # the sweep looks for who never takes it
             self._transport.close()
 
     def write_eof(self) -> None:
@@ -256,7 +272,8 @@ class Client(asyncio.Protocol):
             self.refuse(error.status, error.reason)
             return
         if head is None:
-            if not self._buffer:  # it was an empty line
+            if not self._buffer:  # an empty line, which is no beginning of a head
+                self._stop_timer()
                 self._first_ns, self.idle_since_ns = 0, self._clock()
             elif self._timer is None:
                 after_s = self._front.listener.head_timeout_ns / _NS
@@ -341,8 +358,9 @@ class Client(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        self._buffer.clear()
         if self.is_tls or not transport.can_write_eof():
-            transport.close()
+            self.close()
             return
         self.resume()
         transport.write_eof()

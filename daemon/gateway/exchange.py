@@ -50,23 +50,10 @@ class Exchange:
     """From a request's head to the last byte of its answer."""
 
     __slots__ = (
-        "record",
-        "head",
-        "client",
-        "_front",
-        "_loop",
-        "_clock",
-        "_body",
-        "_is_inference",
-        "_decision",
-        "_race",
-        "_legs",
-        "_answers",
-        "_delivery",
-        "_timer",
-        "_client_waits",
-        "_finished",
-    )  # fmt: skip - one line each would say less
+        "record", "head", "client",
+        "_front", "_loop", "_clock", "_body", "_is_inference", "_decision", "_race", "_legs",
+        "_answers", "_delivery", "_timer", "_client_waits", "_finished",
+    )  # fmt: skip
 
     def __init__(self, client: Client, front: Front, head: RequestHead, record: Record) -> None:
         self.client = client
@@ -146,12 +133,15 @@ class Exchange:
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes more of the answer."""
         self._client_waits = not writable
-        if self._delivery is not None:
-            if writable:
-                self._delivery.newest_ns = self._clock()  # until now it could say nothing
-                self._delivery.leg.resume()
-            else:
-                self._delivery.leg.pause()
+        delivery = self._delivery
+        # Before there is a winner only 1xx go to the client, and of one leg.
+        leg = delivery.leg if delivery is not None else self._legs[-1] if self._legs else None
+        if leg is not None and not writable:
+            leg.pause()
+        elif leg is not None:
+            leg.resume()
+        if delivery is not None and writable:
+            delivery.newest_ns = self._clock()  # until now nobody has read on
 
     # Whom it may go to
 

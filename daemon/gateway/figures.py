@@ -8,6 +8,7 @@ from collections import defaultdict
 from xdp_router.measure.histogram import Buckets
 
 from . import totals
+from .board import ROWS
 
 BOUNDS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
@@ -16,6 +17,8 @@ BOUNDS_MS = (
 _BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)
 LABELS_MOST = 1_000
 """Combinations of labels of one metric: names of models come from requests."""
+_OF_BACKENDS = frozenset({"legs", "hedges", "cancelled_legs", "failed_legs", "loser_tokens"})
+"""Counters whose labels are the configuration's own: as many as there may be backends."""
 
 
 class Figures:
@@ -31,7 +34,7 @@ class Figures:
         rows = self._counters[name]
         before = rows.get(labels)
         if before is None:
-            if len(rows) >= LABELS_MOST:
+            if len(rows) >= (ROWS if name in _OF_BACKENDS else LABELS_MOST):
                 labels = (*labels[:-1], "")
             before = rows.get(labels, 0)
         rows[labels] = before + by

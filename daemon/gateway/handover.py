@@ -32,6 +32,7 @@ from xdp_router.core.errors import XdpRouterError
 
 VERSION: Final = 1
 ANSWER_S: Final = 10.0
+ACCEPT_AGAIN_S: Final = 1.0
 START_S: Final = 120.0
 """How long a successor may take until its workers serve."""
 _LINE_MAX: Final = 4 << 20
@@ -193,7 +194,12 @@ class HandoverServer:
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            peer, _ = await loop.sock_accept(sock)
+            try:
+                peer, _ = await loop.sock_accept(sock)
+            except OSError as error:  # as when there are no descriptors left for a moment
+                _log.warning("handover_failed", reason=error.strerror, consequence="it goes on")
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
             task = asyncio.create_task(self._serve(peer), name="successor")
             self._served.add(task)
             task.add_done_callback(self._served.discard)

@@ -32,6 +32,7 @@ _AT_ONCE: Final = 200
 _MESSAGE_MAX: Final = 64 << 10
 """A name has 64 characters at most."""
 _SHARED_MAX: Final = 4_096
+_ACCEPT_AGAIN_S: Final = 1.0
 _PEER: Final = struct.Struct("=3i")  # struct ucred: process, user, group
 
 _log = structlog.get_logger()
@@ -107,7 +108,12 @@ class SocketSharing:
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            peer, _ = await loop.sock_accept(sock)
+            try:
+                peer, _ = await loop.sock_accept(sock)
+            except OSError as error:  # as when there are no descriptors left for a moment
+                _log.warning("sockets_not_shown", reason=error.strerror, consequence="it goes on")
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
             self._spawn(self._serve(peer), "shown sockets")
 
     async def _serve(self, peer: socket.socket) -> None:

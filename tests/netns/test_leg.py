@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 
 import pytest
@@ -179,6 +182,37 @@ def test_an_answer_before_the_body_is_whole() -> None:
             assert (answer.status, answer.body) == (413, b"no")
             assert answer.head.get("connection") == "close"
         place.settled()
+
+
+@in_fresh_netns
+@pytest.mark.parametrize(("status", "passes"), [(b"401 Unauthorized", False), (b"200 OK", True)])
+def test_an_answer_that_begins_before_the_body_is_whole(status: bytes, passes: bool) -> None:
+    """Of a refusal the rest of the body is dropped, and then nobody else gets the connection: its
+    backend would take their request for that rest. Another answer may be one to all of the body.
+    """
+    head = b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\n\r\n"
+    come, go_on = bytearray(), threading.Event()
+
+    def rest(sock: socket.socket) -> None:
+        go_on.wait(5)
+        sock.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while len(come) < 20:
+                come.extend(sock.recv(20))
+
+    with scripted(ENGINE_PORT, [head, b"n", rest, b"o"]), gateway(HTTP, {}, more=ONE) as place:
+        with place.connect() as client:
+            whole = request("POST", "/", b"b" * 30)
+            client.send(whole[:-20])
+            assert client.head().get("connection") == "close"
+            client.send(whole[-20:])
+            wait_for(lambda: place.call(place.fronts["front"].streams)[0]["bytes_in"] == 30, 5, "")
+            go_on.set()
+            assert b"".join(client.pieces()) == b"no"
+            assert not client.end()
+        assert come == (b"b" * 20 if passes else b"")
+        place.settled()
+        assert idle(place) == passes
 
 
 @in_fresh_netns

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from xdp_router.daemon.gateway import sharing as sharing_module
 from xdp_router.daemon.gateway.sharing import SharingError, SocketSharing, seen, sharing_path
 
 WAIT_S = 20.0
@@ -197,3 +199,27 @@ def test_what_is_no_socket(tmp_path: Path) -> None:
                     await asked
 
     asyncio.run(run())
+
+
+def test_a_moment_without_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes then is not shown them at once, but is shown them."""
+    monkeypatch.setattr(sharing_module, "_ACCEPT_AGAIN_S", 0.01)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "Too many open files")]
+
+        async def short_of_them(sock: socket.socket) -> tuple[socket.socket, object]:
+            if failures:
+                raise failures.pop()
+            return await accept(sock)
+
+        monkeypatch.setattr(loop, "sock_accept", short_of_them)
+        with listening("web") as offered:
+            async with sharing(tmp_path / "gw.sock", offered):
+                shown = seen(tmp_path / "gw.sock")
+                assert await following(shown) == ports(offered)
+                await shown.aclose()
+        assert not failures
+
+    asyncio.run(work())

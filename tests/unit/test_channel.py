@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.daemon.gateway.channel import Channel, ChannelClosed, Refused
@@ -149,3 +150,22 @@ def test_nonsense_ends_it() -> None:
         theirs.close()
 
     run(work())
+
+
+def test_what_nobody_can_hear_is_not_waited_for() -> None:
+    """The other process was killed before it had read all: nothing can leave any more."""
+
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        one = Channel(ours, nothing)
+        await one.open()
+        one.tell("unread")
+        await asyncio.sleep(0.02)
+        theirs.close()
+        await one.ended()
+        await asyncio.sleep(0.02)
+        one.tell("last")
+        await one.flush(20)
+        one.close()
+
+    uvloop.run(work())

@@ -37,6 +37,12 @@ def test_names_of_models_do_not_fill_memory() -> None:
     figures = Figures()
     for number in range(figures_module.LABELS_MOST + 50):
         figures.time("ttft", MS, "l", "a", f"m{number}")
+        figures.count("tokens", "l", "a", f"m{number}", by=2)
+        figures.count("legs", "l", f"b{number}")
+    assert len(figures.plain()["legs_total"]) == figures_module.LABELS_MOST + 50
+    counts = figures.plain()["tokens_total"]
+    assert len(counts) == figures_module.LABELS_MOST + 1
+    assert [value for labels, value in counts if labels[-1] == ""] == [100]
     rows = figures.plain()["ttft_seconds"]
     assert len(rows) == figures_module.LABELS_MOST + 1
     assert sum(each["counts"][0] for labels, each in rows if labels[-1] == "") == 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -225,5 +226,30 @@ def test_a_place_where_it_cannot_listen(tmp_path: Path) -> None:
         with pytest.raises(HandoverError, match=r"none\.handover: No such file"):
             server.start()
         server.close()
+
+    run(work, tmp_path)
+
+
+def test_a_moment_without_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes then is not taken at once, but is taken."""
+    monkeypatch.setattr(handover, "ACCEPT_AGAIN_S", 0.01)
+
+    async def work(control: Path) -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "Too many open files")]
+
+        async def short_of_them(sock: socket.socket) -> tuple[socket.socket, object]:
+            if failures:
+                raise failures.pop()
+            return await accept(sock)
+
+        monkeypatch.setattr(loop, "sock_accept", short_of_them)
+        with capture_logs() as lines:
+            async with former(control, a=1):
+                succession = await handover.ask(control)
+        assert [each["reason"] for each in lines[:1]] == ["Too many open files"]
+        assert succession is not None
+        succession.close()
+        succession.legacy.close()
 
     run(work, tmp_path)

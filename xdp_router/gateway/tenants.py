@@ -16,6 +16,8 @@ from .errors import MessageError
 
 OTHERS_KEPT = 10_000
 """Unnamed tenants that are told apart."""
+NAME_MOST = 256
+"""Characters of such a name; longer ones share the bucket of those that are not told apart."""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,8 @@ class Tenants:
 
     def _new(self, name: str, now_ns: int) -> Tenant:
         limits = self._named.get(name, self._others)
-        if limits is self._others and len(self._known) >= OTHERS_KEPT + len(self._named):
+        full = len(self._known) >= OTHERS_KEPT + len(self._named)
+        if limits is self._others and (full or len(name) > NAME_MOST):
             name = ""
             found = self._known.get(name)
             if found is not None:
