@@ -147,7 +147,7 @@ class Leg(asyncio.Protocol):
         if self.user is None:  # it was given up while it was made
             self.transport.abort()
             return
-        self._wire = Wire(self.transport)
+        self._wire = Wire(self.transport, is_ours=True)
         self.user.leg_ready(self)
 
     def data_received(self, data: bytes) -> None:

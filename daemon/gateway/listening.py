@@ -17,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig, Listener, SocketAddress
 
+from .wire import KEEPALIVE
+
 BACKLOG = 4_096
 _POLL_S = 0.02
 
@@ -125,8 +127,10 @@ def _socket(listener: Listener, *, share: bool) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if share:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # Accepted sockets have it from here: a small write must not wait for an ACK.
+    # Accepted sockets have these from here: a small write must not wait for an ACK.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in KEEPALIVE:
+        sock.setsockopt(*option)
     if is_ipv6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return sock

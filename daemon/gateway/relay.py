@@ -399,7 +399,7 @@ class _Backend(asyncio.Protocol):
         if self._relay is None:
             self._transport.abort()
             return
-        self._wire = Wire(self._transport)
+        self._wire = Wire(self._transport, is_ours=True)
         self._relay.connected(self)
 
     def data_received(self, data: bytes) -> None:

@@ -15,17 +15,35 @@ WRITE_HIGH = 64 << 10
 """Bytes that wait for a peer before its other side is read no more."""
 
 
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""Options of a socket, by which a host that is gone without a word is noticed after two minutes.
+
+A relay or a tunnel has no deadline of its own: it and its place at the backend would stay for ever.
+Accepted sockets have them from the listening one.
+"""
+
+
 class Wire:
     """Of one transport, whose writes all go through here. ``fd`` -1: it is encrypted."""
 
     __slots__ = ("transport", "_fd")
 
-    def __init__(self, transport: asyncio.Transport, *, is_tls: bool = False) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, *, is_tls: bool = False, is_ours: bool = False
+    ) -> None:
+        """``is_ours``: it was made here, not accepted."""
         self.transport = transport
         sock = transport.get_extra_info("socket")
         self._fd = -1
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in KEEPALIVE if is_ours else ():
+                sock.setsockopt(*option)
             if not is_tls:
                 self._fd = sock.fileno()
         transport.set_write_buffer_limits(high=WRITE_HIGH)

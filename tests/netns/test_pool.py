@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import socket
+from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import chat, request
-from tests.support.gateway_place import ENGINE_PORT, Place, gateway
+from tests.support.gateway_place import Place, gateway
 from tests.support.netns import wait_for
+from xdp_router.daemon.gateway.wire import KEEPALIVE
 
 HTTP = 'type = "http"\nmode = "inline"'
 
@@ -54,21 +55,32 @@ def test_a_request_that_cannot_be_repeated_gets_a_recent_one() -> None:
 @in_fresh_netns
 def test_a_backend_that_does_not_answer_is_given_up() -> None:
     """After connect_timeout, for another one, or with a 504."""
-    nobody = f'[[listener.backend]]\nname = "full"\naddress = "127.0.0.1:{ENGINE_PORT + 5}"\n'
+    with IPRoute() as ipr:  # a link behind which nobody is
+        ipr.link("add", ifname="void", kind="veth", peer="nobody")
+        for name in ("void", "nobody"):
+            ipr.link("set", index=ipr.link_lookup(ifname=name)[0], state="up")
+        index = ipr.link_lookup(ifname="void")[0]
+        ipr.addr("add", address="198.18.9.1", prefixlen=24, index=index)
+    gone = '[[listener.backend]]\nname = "gone"\naddress = "198.18.9.9:80"\n'
     keys = 'type = "llm"\nmode = "inline"\nconnect_timeout = "60ms"'
-    with gateway(keys, {}, more=nobody) as place:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", ENGINE_PORT + 5))
-            listener.listen(0)
-            held = [socket.socket() for _ in range(3)]  # its queue is full: SYNs are dropped
-            for each in held:
-                each.setblocking(False)
-                each.connect_ex(("127.0.0.1", ENGINE_PORT + 5))
-            with place.connect() as client:
-                assert client.ask(chat()).status == 504
-            for each in held:
-                each.close()
+    with gateway(keys, {}, more=gone) as place:
+        with place.connect() as client:
+            assert client.ask(chat()).status == 504
         place.settled()
+
+
+@in_fresh_netns
+def test_a_host_that_is_gone_is_noticed() -> None:
+    """By the kernel: a tunnel has no deadline of its own."""
+    with gateway(HTTP, {"a": ""}) as place, place.connect() as client:
+        assert client.ask(request("GET", "/health")).status == 200
+        (accepted,) = place.fronts["front"].connections
+        (kept,) = place.world.pool._idle.values()
+        for transport in (accepted._transport, kept[0].transport):
+            assert transport is not None
+            sock = transport.get_extra_info("socket")
+            for level, option, value in KEEPALIVE:
+                assert sock.getsockopt(level, option) == value
 
 
 @in_fresh_netns
