@@ -21,7 +21,7 @@ from tests.support.program import DROP, FRAME_MAX, PASS, REDIRECT, TX, VERDICTS,
 
 pytest_plugins = ("tests.support.worlds",)
 
-COUNT = {4: 1_500, 6: 1_000}
+COUNT = {4: 1_000, 6: 700}
 GENERATED = {4: 4_000, 6: 3_000}
 RECIPES = {4: (generated, is_ours), 6: (generated6, is_ours6)}
 

@@ -11,6 +11,16 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import Framing
 
+SEEDS = (
+    b"\0" + b"5\r\nhello\r\n0\r\n\r\n",
+    b"\5" + b"A;x=y\r\n0123456789\r\n1\r\n!\r\n0\r\nT: u\r\n\r\nGET",
+    b"\2" + b"x" * 30,
+    b"\3" + b"anything",
+    b"\0" + b"ffffffffffffffff\r\n",
+    b"\0" + b"3\nabc\n0\n\n",
+)
+WORDS = (b"\r\n", b"0\r\n\r\n", b";a=b", b"Trailer: x\r\n", b"1\r\nx\r\n")
+
 KINDS = ((Framing.CHUNKED, 0), (Framing.CHUNKED, 0), (Framing.LENGTH, 20), (Framing.CLOSE, 0))
 
 
@@ -37,7 +47,7 @@ def read(kind: tuple[Framing, int], data: bytes, size: int) -> tuple[object, ...
     return end, content, body.done, body.end_of_stream()
 
 
-def TestOneInput(data: bytes) -> None:
+def check(data: bytes) -> None:
     """Check one input; any exception is a finding."""
     if not data:
         return

@@ -22,9 +22,23 @@ from xdp_router.gateway.http_head import (
 LIMITS = HeadLimits(head_bytes=512, headers=12, target_bytes=64)
 # What a head grows by when it is sent on is not its sender's fault.
 WIDE = HeadLimits(head_bytes=4096, headers=40, target_bytes=128)
+SEEDS = (
+    b"\0" + b"GET /a?b HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n",
+    b"\0" + b"POST http://h:1/p HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc",
+    b"\0" + b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+    b"\0" + b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"\1" + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    b"\1" + b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n",
+    b"\3" + b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"\0" + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+)
+WORDS = (
+    b"\r\n", b"Host: ", b"Content-Length: ", b"Transfer-Encoding: chunked", b"Connection: close",
+    b" HTTP/1.1", b"HTTP/1.1 ", b"Expect: 100-continue",
+)  # fmt: skip
 
 
-def TestOneInput(data: bytes) -> None:
+def check(data: bytes) -> None:
     """Check one input; any exception is a finding."""
     if not data:
         return

@@ -15,6 +15,14 @@ from xdp_router.gateway.first_token import Verdict, read_delta
 from xdp_router.gateway.sse import SseReader
 
 BOUND = 64
+SEEDS = (
+    b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n',
+    b": comment\r\nevent: x\r\ndata: a\r\ndata: b\r\n\r\n",
+    b"\xef\xbb\xbfdata:a\r\rid: 1\rdata\r\r",
+    b'data: {"error": {"message": "x"}}\n\n',
+    b"data: " + b"x" * 100 + b"\n\n",
+)
+WORDS = (b"data: ", b"\n\n", b"\r\n\r\n", b"\r\r", b": ", b"[DONE]", b'"content": "a"', b"event: ")
 
 
 def read(pieces: Iterator[bytes], bound: int) -> tuple[list[bytes], str]:
@@ -37,7 +45,7 @@ def pieces_of(data: bytes, step: int) -> Iterator[bytes]:
     return (data[at : at + step] for at in range(0, len(data), step))
 
 
-def TestOneInput(data: bytes) -> None:
+def check(data: bytes) -> None:
     """Raise AssertionError if the invariant does not hold for ``data``."""
     step = data[0] + 1 if data else 1
     for bound in (BOUND, 1 << 20):

@@ -26,7 +26,7 @@ ECHO = (b"\x80", b"\x81")
 def _upper(packet: bytes) -> tuple[int, int, int]:
     """Protocol of what is behind all headers, where it begins, and where the packet ends."""
     protocol, at = payload_of(packet)
-    return protocol, at, HEADER + int.from_bytes(packet[4:6], "big")
+    return protocol, at, max(at, HEADER + int.from_bytes(packet[4:6], "big"))
 
 
 def _sum(packet: bytes, protocol: int, at: int, end: int) -> int:

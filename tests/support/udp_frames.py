@@ -80,9 +80,11 @@ def _upper(frame: bytes) -> tuple[int, bytes, bytes]:
     packet = frame[l3_offset(frame) :]
     if is_ipv6(frame):
         protocol, at = payload_of(packet)
-        end = HEADER + int.from_bytes(packet[4:6], "big")
+        # A damaged length may be less than the headers that are there.
+        end = max(at, HEADER + int.from_bytes(packet[4:6], "big"))
         return protocol, packet[at:end], pseudo(packet[8:24], packet[24:40], protocol, end - at)
-    at, end = (packet[0] & 15) * 4, int.from_bytes(packet[2:4], "big")
+    at = (packet[0] & 15) * 4
+    end = max(at, int.from_bytes(packet[2:4], "big"))
     protocol = packet[9]
     return protocol, packet[at:end], pseudo(packet[12:16], packet[16:20], protocol, end - at)
 

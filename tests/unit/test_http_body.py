@@ -116,7 +116,7 @@ def test_all_short_streams_end_the_same_however_cut() -> None:
         streams = [begun + bytes([code]) for begun in streams for code in alphabet]
         for stream in streams:
             for prefix in (b"", b"1\r\n!", b"0\r\n"):
-                fuzz_http_body.TestOneInput(b"\0" + prefix + stream)
+                fuzz_http_body.check(b"\0" + prefix + stream)
 
 
 def test_bounds_of_what_is_not_content() -> None:
@@ -211,4 +211,4 @@ PIECES = (
 def test_the_end_does_not_depend_on_the_pieces(parts: list[bytes]) -> None:
     """The fuzz target's invariant over streams made of what chunks are made of."""
     for kind in range(4):
-        fuzz_http_body.TestOneInput(bytes([kind + 16]) + b"".join(parts))
+        fuzz_http_body.check(bytes([kind + 16]) + b"".join(parts))

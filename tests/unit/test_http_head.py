@@ -406,7 +406,7 @@ def test_the_outcome_does_not_depend_on_the_pieces(parts: list[bytes]) -> None:
     """The fuzz target's invariant over streams made of lines that mean something."""
     stream = b"".join(parts)
     for side in (b"\0", b"\1", b"\3", b"\x20", b"\x21"):
-        fuzz_http_head.TestOneInput(side + stream)
+        fuzz_http_head.check(side + stream)
 
 
 @settings(max_examples=100)
@@ -414,4 +414,4 @@ def test_the_outcome_does_not_depend_on_the_pieces(parts: list[bytes]) -> None:
 def test_any_prefix_and_any_garbage(garbage: bytes, raw: bytes) -> None:
     """A begun head that goes on with anything at all is read or refused, never anything else."""
     for size in range(0, len(raw), 7):
-        fuzz_http_head.TestOneInput(b"\0" + raw[:size] + garbage)
+        fuzz_http_head.check(b"\0" + raw[:size] + garbage)
