@@ -154,8 +154,14 @@ def test_a_whole_run(demo: Demo) -> None:
     demo.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("demo", [False, True], ids=["default", "ignored"], indirect=True)
+@pytest.mark.parametrize(
+    ("demo", "number"),
+    [
+        pytest.param(False, signal.SIGTERM, id="default-15"),
+        pytest.param(True, signal.SIGINT, id="ignored-2"),
+    ],
+    indirect=["demo"],
+)
 def test_a_signal_in_the_middle(demo: Demo, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM, inherited ignored or not, end it soon with a shell's exit code."""
     demo.reach(MIDDLE)

@@ -19,7 +19,7 @@ LOSSES = ("no_path", "tail_call_missed", "orphan_reset", "orphan_dropped", "refu
 
 @pytest.mark.timeout(300)  # on a machine that others use as well
 @pytest.mark.parametrize(
-    ("mode", "restarts", "streams", "rate"), [("native", 6, 200, 100), ("generic", 4, 50, 50)]
+    ("mode", "restarts", "streams", "rate"), [("native", 5, 200, 100), ("generic", 4, 50, 50)]
 )
 def test_restarts_cost_no_stream_and_no_connection(
     router: Router, mode: str, restarts: int, streams: int, rate: int

@@ -18,7 +18,7 @@ from xdp_router.lab import BackendSpec, LabSpec
 
 pytest_plugins = ("tests.support.netns",)
 
-SERVICES = 4_000
+SERVICES = 3_000
 SPEC = LabSpec(tuple(BackendSpec(f"b{number}") for number in range(16)))
 BACKENDS = SERVICES * len(SPEC.backends)
 SOME = (0, SERVICES // 2, SERVICES - 1)
