@@ -46,7 +46,6 @@ class Tenants:
         self._workers = workers
         self._named = {each.name: each for each in listener.tenants}
         self._others = listener.other_tenants
-        self._extra_legs = listener.race.extra_legs
         self._priorities = dict(listener.priorities)
         self._known: dict[str, Tenant] = {}
 
