@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,13 @@ def as_json(benchmark: str, row: Row) -> dict[str, Any]:
 
 def _rows_of(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+
+
+def written(raw: Mapping[str, Any], results: Path, benchmark: str) -> Path:
+    """Write a run's JSON into that folder, under its time and name; says and returns where."""
+    results.mkdir(parents=True, exist_ok=True)
+    quick = "-quick" if raw["conditions"]["quick"] else ""
+    path = results / f"{time.strftime('%Y%m%d-%H%M%S')}-{benchmark}{quick}.json"
+    path.write_text(json.dumps(raw) + "\n", encoding="utf-8")
+    print(f"\nwritten: {path}")
+    return path

@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             if os.geteuid() != 0:
                 parser.error("namespaces and BPF need root: sudo make bench-compare")
             raw = _measured(options.quick)
-            path = _written(raw, options.results)
+            path = report.written(raw, options.results, _BENCHMARK)
         _draw(raw, path, options.results)
         if options.docs:
             document.write(raw)
@@ -77,15 +77,6 @@ def _measured(quick: bool) -> dict[str, Any]:
         "rows": [report.as_json(_BENCHMARK, row) for row in rows],
         "failures": dict(results.missing),
     }
-
-
-def _written(raw: Mapping[str, Any], results: Path) -> Path:
-    results.mkdir(parents=True, exist_ok=True)
-    quick = "-quick" if raw["conditions"]["quick"] else ""
-    path = results / f"{time.strftime('%Y%m%d-%H%M%S')}-{_BENCHMARK}{quick}.json"
-    path.write_text(json.dumps(raw) + "\n", encoding="utf-8")
-    print(f"\nwritten: {path}")
-    return path
 
 
 def _draw(raw: Mapping[str, Any], path: Path, results: Path) -> None:

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
             if os.geteuid() != 0:
                 parser.error("namespaces need root: sudo make bench-ttft")
             raw = _measured(options)
-            path = _written(raw, options.results)
+            path = report.written(raw, options.results, _BENCHMARK)
         _draw(raw, path, options.results)
         if options.docs:
             document.write(raw)
@@ -110,15 +110,6 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         "rows": [report.as_json(_BENCHMARK, row) for row in rows],
         "failures": dict(results.missing),
     }
-
-
-def _written(raw: Mapping[str, Any], results: Path) -> Path:
-    results.mkdir(parents=True, exist_ok=True)
-    quick = "-quick" if raw["conditions"]["quick"] else ""
-    path = results / f"{time.strftime('%Y%m%d-%H%M%S')}-{_BENCHMARK}{quick}.json"
-    path.write_text(json.dumps(raw) + "\n", encoding="utf-8")
-    print(f"\nwritten: {path}")
-    return path
 
 
 def _draw(raw: Mapping[str, Any], path: Path, results: Path) -> None:

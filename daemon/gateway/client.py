@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from typing import TYPE_CHECKING, cast
 
 from xdp_router.core.listeners import ListenerKind
@@ -15,12 +13,11 @@ from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
 from .exchange import Exchange
-from .wire import Wire
+from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
     from .front import Front
 
-_RESET = struct.pack("ii", 1, 0)
 BODY_LEAST = 16 << 10
 """Bytes of a body that come within ``body_timeout``, or it is late."""
 AHEAD_MOST = 1 << 20
@@ -55,7 +52,7 @@ class Client(asyncio.Protocol):
         "_is_ending",
         "_lingers",
         "_body_seen",
-    )  # fmt: skip - one line each would say less
+    )
 
     def __init__(self, front: Front) -> None:
         self.peer = ""
@@ -86,9 +83,8 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.accepted_ns = self.idle_since_ns = self._clock()
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.peer_host = peer[0].encode()
-        self.peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+        host, self.peer = peer_of(transport)
+        self.peer_host = host.encode()
         self._wire = Wire(self._transport, is_tls=self.is_tls)
         if not self._front.admit(self):
             self._is_ending = True
@@ -233,21 +229,10 @@ class Client(asyncio.Protocol):
                 self.stalled_ns = self._clock()  # the sweep looks for who never takes it
             self._transport.close()
 
-    def write_eof(self) -> None:
-        """Nothing more comes; what the client sends is read on."""
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
-
     def reset(self) -> None:
         """Close so that nobody takes what came for the whole: by RST, behind what was written."""
         self._is_ending = True
-        transport = self._transport
-        if transport is None:
-            return
-        sock = transport.get_extra_info("socket")
-        if sock is not None and not self.is_tls:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        transport.abort()
+        reset(self._transport, is_tls=self.is_tls)
 
     def reset_soon(self) -> None:
         """The same after a moment: a RST takes away what its receiver has not read yet."""

@@ -20,7 +20,6 @@ import contextlib
 import json
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any, Final
 
 import structlog
 
+from xdp_router.adapters.control import peer_credentials
 from xdp_router.core.errors import XdpRouterError
 
 VERSION: Final = 1
@@ -38,7 +38,6 @@ START_S: Final = 120.0
 _LINE_MAX: Final = 4 << 20
 _FDS_AT_ONCE: Final = 200
 """The kernel takes 253 (SCM_MAX_FD)."""
-_PEER: Final = struct.Struct("=3i")  # struct ucred: process, user, group
 
 _log = structlog.get_logger()
 
@@ -207,7 +206,7 @@ class HandoverServer:
     async def _serve(self, peer: socket.socket) -> None:
         with peer:
             line = _Line(peer)
-            pid, user = _credentials(peer)
+            pid, user = peer_credentials(peer)
             try:
                 if user not in (0, os.geteuid()):
                     await line.send({"refused": "only root and the gateway's own user may"})
@@ -320,12 +319,6 @@ async def _receive(sock: socket.socket) -> Succession:
         for each in some:
             each.setblocking(False)
     return Succession(sock, Legacy(board, layout, rows, sockets, metrics, pid))
-
-
-def _credentials(peer: socket.socket) -> tuple[int, int]:
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, user, _ = _PEER.unpack(raw)
-    return pid, user
 
 
 async def _readable(sock: socket.socket) -> None:

@@ -67,7 +67,7 @@ class Leg(asyncio.Protocol):
         "_upgrade",
         "_paused",
         "_answered",
-    )  # fmt: skip - one line each would say less
+    )
 
     def __init__(self, address: SocketAddress, row: int, user: LegUser, number: int) -> None:
         self.address = address

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,12 +13,11 @@ from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser, a
 
 from .board import IN_FLIGHT
 from .record import LegRecord, Record
-from .wire import Wire
+from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
     from .front import Front
 
-_RESET = struct.pack("ii", 1, 0)
 _UNRECOGNIZED_NAME = 112
 _INTERNAL_ERROR = 80
 _HELD_NS = 1_000_000_000
@@ -51,7 +48,7 @@ class Relay(asyncio.Protocol):
         "_is_ending",
         "_client_said_all",
         "_backend_said_all",
-    )  # fmt: skip - one line each would say less
+    )
 
     def __init__(self, front: Front) -> None:
         self.peer = ""
@@ -82,9 +79,8 @@ class Relay(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.accepted_ns = self.idle_since_ns = self._clock()
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.peer_host = peer[0].encode()
-        self.peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+        host, self.peer = peer_of(transport)
+        self.peer_host = host.encode()
         self.record.client, self.record.accepted_ns = self.peer, self.accepted_ns
         self._wire = Wire(self._transport)
         if not self._front.admit(self):
@@ -177,7 +173,7 @@ class Relay(asyncio.Protocol):
 
     def _decide(self, hello: ClientHello) -> None:
         front, record = self._front, self.record
-        name = (hello.server_name or "").rstrip(".").lower()
+        name = hello.server_name or ""
         record.host, record.head_ns = name, self._clock()
         record.route, found = front.routes.find(name, "", {}, None)
         order = record.order = front.chooser.order(
@@ -424,13 +420,3 @@ class _Backend(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._relay is not None:
             self._relay.client_writable(True)
-
-
-def reset(transport: asyncio.Transport | None) -> None:
-    """Close a connection by RST."""
-    if transport is None:
-        return
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    transport.abort()

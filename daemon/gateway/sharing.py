@@ -18,13 +18,13 @@ import contextlib
 import json
 import os
 import socket
-import struct
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from xdp_router.adapters.control import peer_credentials
 from xdp_router.core.errors import XdpRouterError
 
 _AT_ONCE: Final = 200
@@ -33,7 +33,6 @@ _MESSAGE_MAX: Final = 64 << 10
 """A name has 64 characters at most."""
 _SHARED_MAX: Final = 4_096
 _ACCEPT_AGAIN_S: Final = 1.0
-_PEER: Final = struct.Struct("=3i")  # struct ucred: process, user, group
 
 _log = structlog.get_logger()
 
@@ -119,7 +118,7 @@ class SocketSharing:
     async def _serve(self, peer: socket.socket) -> None:
         changed = asyncio.Event()
         with peer:
-            pid, user = _credentials(peer)
+            pid, user = peer_credentials(peer)
             if user not in (0, os.geteuid()):
                 _log.warning("sockets_not_shown", process=pid, user=user, reason="it is not root")
                 return
@@ -228,12 +227,6 @@ def _short(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
-
-
-def _credentials(peer: socket.socket) -> tuple[int, int]:
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, user, _ = _PEER.unpack(raw)
-    return pid, user
 
 
 async def _end_of(peer: socket.socket) -> None:

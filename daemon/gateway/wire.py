@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
+
+from xdp_router.core.listeners import SocketAddress
 
 WRITE_HIGH = 64 << 10
 """Bytes that wait for a peer before its other side is read no more."""
 
 
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -63,3 +67,19 @@ class Wire:
                 return
             data = data[sent:]
         transport.write(data)
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """A client's address, and the same with its port as it is shown; empty if it has gone."""
+    host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+    return host, str(SocketAddress(host, port))
+
+
+def reset(transport: asyncio.Transport | None, *, is_tls: bool = False) -> None:
+    """Close a connection by RST; an encrypted one without it."""
+    if transport is None:
+        return
+    sock = transport.get_extra_info("socket")
+    if sock is not None and not is_tls:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()

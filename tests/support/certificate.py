@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
-    """Paths of a chain and its key, PEM, for these host names."""
+def write_certificate(
+    folder: Path, *names: str, password: bytes | None = None
+) -> tuple[Path, Path]:
+    """Paths of a chain and its key, PEM, for these host names; ``password`` encrypts the key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     now = datetime.datetime.now(datetime.UTC)
@@ -23,7 +25,7 @@ def write_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(x) for x in names]), False)
         .sign(key, hashes.SHA256())
@@ -34,7 +36,9 @@ def write_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.NoEncryption()
+            if password is None
+            else serialization.BestAvailableEncryption(password),
         )
     )
     return chain, secret

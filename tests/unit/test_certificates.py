@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.own_certificate import write_certificate
+from tests.support.certificate import write_certificate
 from xdp_router.core.listeners import (
     Certificate,
     GatewayConfig,
@@ -52,7 +52,7 @@ def client(chain: Path) -> ssl.SSLContext:
 
 def test_a_good_one(tmp_path: Path) -> None:
     """TLS 1.3, and 1.2 with forward secrecy; HTTP/1.1 is what is spoken."""
-    chain, key = write_certificate(tmp_path)
+    chain, key = write_certificate(tmp_path, "a.test")
     context = server_context(listener(chain, key))
     assert context is not None
     done = handshake(context, client(chain))
@@ -68,7 +68,7 @@ def test_a_good_one(tmp_path: Path) -> None:
 
 def test_what_is_too_old(tmp_path: Path) -> None:
     """No ciphers without forward secrecy, no TLS 1.1."""
-    chain, key = write_certificate(tmp_path)
+    chain, key = write_certificate(tmp_path, "a.test")
     context = server_context(listener(chain, key))
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
@@ -87,9 +87,9 @@ def test_none() -> None:
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     """The listener and the file are named; nobody is asked for a password."""
-    chain, key = write_certificate(tmp_path)
+    chain, key = write_certificate(tmp_path, "a.test")
     _, other = write_certificate(tmp_path, "b.test")
-    _, locked = write_certificate(tmp_path, "c.test", b"secret")
+    _, locked = write_certificate(tmp_path, "c.test", password=b"secret")
     (tmp_path / "empty").write_text("")
     for files, words in (
         ((tmp_path / "no", key), "'web': tls.certificate: .*no cannot be read: No such file"),

@@ -388,12 +388,15 @@ def _next_rows(rows: Iterator[object]) -> list[object]:
     return some
 
 
+def peer_credentials(peer: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a unix socket, when it connected (unix(7))."""
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    process, user, _ = _PEER.unpack(raw)
+    return process, user
+
+
 def _user_of(writer: asyncio.StreamWriter) -> int:
-    """The user at the other end, when it connected."""
-    raw = writer.get_extra_info("socket").getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size
-    )
-    return int(_PEER.unpack(raw)[1])
+    return peer_credentials(writer.get_extra_info("socket"))[1]
 
 
 def _encode(answer: object) -> bytes:
