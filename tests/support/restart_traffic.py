@@ -10,6 +10,7 @@ Streams compare each byte that comes back. A connection asks who answers, within
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import signal
@@ -25,6 +26,9 @@ CHUNK = 2_000
 PAUSE_S = 0.15
 PATIENCE_S = 10.0
 REPORT_S = 0.25
+PORTS = range(10_000, 30_000)
+"""Which clients have: none that the kernel gives to connections of a test itself. To the same
+server by another service, from the same port, is the same reply tuple, and refused."""
 
 
 class _Traffic:
@@ -32,6 +36,8 @@ class _Traffic:
         self._address = address
         self._count = streams
         self._rate = rate
+        first = random.randrange(len(PORTS))
+        self._ports = itertools.cycle((*PORTS[first:], *PORTS[:first]))
         self._open: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.done = {"streams": 0, "exchanges": 0, "slowest_stream": 0, "connected": 0}
@@ -41,7 +47,7 @@ class _Traffic:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         for number in range(self._count):
-            self._open.append(await asyncio.open_connection(*self._address))
+            self._open.append(await self._connection())
             self.done["streams"] = number + 1
         echoed = [0] * self._count
         talkers = [asyncio.create_task(self._talk(n, stop, echoed)) for n in range(self._count)]
@@ -89,8 +95,13 @@ class _Traffic:
         except (OSError, EOFError) as error:
             self.faults.append(f"connection {self.done['connected']}: {error!r}")
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        anywhere = "::" if ":" in self._address[0] else "0.0.0.0"
+        local = anywhere, next(self._ports)
+        return await asyncio.open_connection(*self._address, local_addr=local)
+
     async def _ask(self) -> None:
-        reader, writer = await asyncio.open_connection(*self._address)
+        reader, writer = await self._connection()
         try:
             writer.write(b"WHO\n")
             name = await reader.readline()
