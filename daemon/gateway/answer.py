@@ -7,10 +7,15 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.first_token import Verdict, first_token
 from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import ResponseHead
+from xdp_router.gateway.known_answers import read_answer_traits
 from xdp_router.gateway.sse import SseReader
 
 ANSWER_MOST = 8 << 20
 """Bytes of one answer that are kept: what is longer cannot be judged whole."""
+
+
+_NO_EVENTS = SseReader()
+"""Of whom nothing was read yet; it stays empty."""
 
 
 class Answer:
@@ -25,13 +30,10 @@ class Answer:
         self.head = head
         self.kept: list[bytes] = []
         self.size = 0
-        kind = head.get(b"content-type") or b""
-        self.is_stream = head.status == 200 and kind[:17].lower() == b"text/event-stream"
-        coding = head.get(b"content-encoding") or b"identity"
-        self.is_coded = coding.lower() != b"identity"
-        if self.is_stream:
-            self._body = BodyReader(head.framing, head.length, decode=True, status=502)
-            self._events = SseReader()
+        traits = head.traits or read_answer_traits(head)
+        self.is_stream, self.is_coded = traits.is_stream, traits.is_coded
+        self._body: BodyReader | None = None  # most answers are passed on unread
+        self._events = _NO_EVENTS
 
     def take(self, data: bytes) -> Verdict:
         """Keep more of it. Raises MessageError if it is no such stream, or too long to keep."""
@@ -41,6 +43,10 @@ class Answer:
             raise MessageError(502, "an answer without a token that is too long")
         if not self.is_stream:
             return Verdict.NOTHING
+        if self._body is None:
+            head = self.head
+            self._body = BodyReader(head.framing, head.length, decode=True, status=502)
+            self._events = SseReader()
         self._body.feed(data)
         if self.is_coded:
             return Verdict.TOKEN if any(self._body.payload) else Verdict.NOTHING

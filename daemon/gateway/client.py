@@ -69,7 +69,7 @@ class Client(asyncio.Protocol):
         self._clock = front.world.clock
         self._transport: asyncio.Transport | None = None
         self._wire: Wire | None = None
-        self._reader = HeadReader(front.head_limits)
+        self._reader = HeadReader(front.head_limits, front.heads)
         self._buffer = bytearray()
         self._first_ns = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from xdp_router.core.listeners import Listener
 from xdp_router.core.model import Mode
 from xdp_router.gateway.chooser import Order
-from xdp_router.gateway.http_forward import request_to_backend
-from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
+from xdp_router.gateway.http_head import RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, check_model
 from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
 from xdp_router.gateway.tenants import Tenant
@@ -22,10 +21,6 @@ from .record import Record
 if TYPE_CHECKING:
     from .client import Client
     from .front import Front
-
-SAFE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE"))
-IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
-"""RFC 9110, 9.2: asking twice does no harm."""
 
 
 @dataclass(slots=True)
@@ -50,7 +45,9 @@ def decide(
     tenant has one stream more, which the caller gives back.
     """
     listener = front.listener
-    headers = front.headers_of(head)
+    traits = head.traits
+    assert traits is not None  # its reader has made them
+    headers = traits.headers
     if prompt is not None:
         model: str | None = prompt.model
     else:
@@ -58,9 +55,7 @@ def decide(
         check_model(model or "")
     record.model = model or ""
     record.is_inference = prompt is not None
-    record.route, found = front.routes.find(
-        head.server_name, head.path.decode("latin-1"), headers, model or None
-    )
+    record.route, found = front.routes.find(traits.host, traits.path, headers, model or None)
     tenant = front.tenants.admit(headers.get("x-tenant-id", ""), front.world.clock())
     record.tenant = tenant.name
     blocks: tuple[int, ...] = ()
@@ -71,21 +66,14 @@ def decide(
         found, partial(front.known, blocks=blocks), urgency, front.world.draws()
     )
     raced = (
-        listener.mode is Mode.RACE
-        and not order.control
-        and head.upgrade is None
-        and (prompt is not None or (head.method in SAFE and head.framing is Framing.NONE))
+        listener.mode is Mode.RACE and not order.control and (prompt is not None or traits.may_race)
     )
     record.mode = "control" if order.control else listener.mode.name.lower()
-    request = request_to_backend(
-        head,
-        host=None,
-        forwarded_for=client.peer_host,
-        proto=b"https" if client.is_tls else b"http",
-        extra=() if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
-        drop=(b"expect",),
+    request = traits.frame.filled(
+        client.peer_host,
+        () if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
     )
-    replayable = prompt is not None or head.method in IDEMPOTENT
+    replayable = prompt is not None or traits.is_idempotent
     if prompt is not None:
         record.uncached = round(len(prompt.text) * (1 - order.cached))
         record.streams = prompt.stream

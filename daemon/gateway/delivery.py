@@ -59,10 +59,20 @@ class Delivery:
             self._unchunk = BodyReader(Framing.CHUNKED, decode=True, status=502)
 
     def begin(
-        self, answer: Answer, *, close: bool, extra: Sequence[tuple[bytes, bytes]], version: int
+        self,
+        answer: Answer,
+        *,
+        first: bytes = b"",
+        close: bool,
+        extra: Sequence[tuple[bytes, bytes]],
+        version: int,
     ) -> None:
-        """The head, and what has come behind it so far, in one piece."""
+        """The head, and what has come behind it so far, ``first`` at last, in one piece.
+
+        Raises MessageError if that is not as it has to be.
+        """
         self.keeps_client = not close and self._unchunk is None
+        answer.kept.append(first)
         kept = self._taken(b"".join(answer.kept))
         answer.kept.clear()
         head = response_to_client(answer.head, close=close, extra=extra, client_version=version)

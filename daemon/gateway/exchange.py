@@ -52,7 +52,7 @@ class Exchange:
     __slots__ = (
         "record", "head", "client",
         "_front", "_loop", "_clock", "_body", "_is_inference", "_decision", "_race", "_legs",
-        "_answers", "_delivery", "_timer", "_client_waits", "_finished",
+        "_answers", "_first", "_delivery", "_timer", "_client_waits", "_finished",
     )  # fmt: skip
 
     def __init__(self, client: Client, front: Front, head: RequestHead, record: Record) -> None:
@@ -72,6 +72,7 @@ class Exchange:
         self._race: TtftRace | None = None
         self._legs: list[Leg | None] = []
         self._answers: dict[int, Answer] = {}
+        self._first = b""
         self._delivery: Delivery | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._client_waits = False
@@ -165,7 +166,7 @@ class Exchange:
                 leg.write(piece)
             elif piece:
                 # Refused: the rest is read and goes nowhere. The backend still waits for it.
-                leg.head.keep_alive = False
+                leg.is_reusable = False
         if self._race is not None:
             self._race.more_asked(self._clock())
         if self._body.is_much:
@@ -262,8 +263,13 @@ class Exchange:
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns
         delivery.begin(
-            answer, close=not self._keeps_client(answer.head), extra=extra, version=version
+            answer,
+            first=self._first,
+            close=not self._keeps_client(answer.head),
+            extra=extra,
+            version=version,
         )
+        self._first = b""
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
         record.retries, record.reason = race.retries, why(race, win)
@@ -324,7 +330,7 @@ class Exchange:
             race.freeze()
         self.leg_writable(leg, not leg.is_full)
 
-    def leg_head(self, leg: Leg, head: ResponseHead) -> None:
+    def leg_head(self, leg: Leg, head: ResponseHead, first: bytes) -> None:
         """An answer begins."""
         race = self._race
         assert race is not None
@@ -337,11 +343,16 @@ class Exchange:
         told = self.record.legs[leg.number]
         told.head_ns, told.status = now_ns, head.status
         self._answers[leg.number] = Answer(head)
+        self._first = first
         wait_ns = None
         if head.status >= 400:
             wait_ns = retry_after_ns(head.get(b"retry-after"), self._front.world.wall())
         self._obey(race.leg_head(leg.number, head.status, now_ns, wait_ns))
-        self._set_timer()
+        first, self._first = self._first, b""
+        if first and leg.user is self:
+            self.leg_body(leg, first)  # it has not won, so far
+        else:
+            self._set_timer()
 
     def leg_body(self, leg: Leg, data: bytes) -> None:
         """More of an answer."""
@@ -382,7 +393,7 @@ class Exchange:
             self._set_timer()
             return  # it was an error
         won, delivery = self._is_winner(leg), self._delivery
-        keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
+        keep_leg = leg.is_reusable and self._body.is_whole
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
         if keep_leg and not leg.tunnel:

@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -21,10 +22,12 @@ from xdp_router.core.ratelimit import TokenBucket
 from xdp_router.gateway.chooser import Chooser, Known
 from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
+from xdp_router.gateway.known_heads import KnownHeads
 from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
 from xdp_router.gateway.race_commands import RaceSettings
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
+from xdp_router.gateway.traits import read_traits
 from xdp_router.measure.histogram import Histogram
 
 from . import totals
@@ -121,7 +124,6 @@ class Front:
         self.routes = Routes(listener)
         self.chooser = Chooser(listener)
         self.tenants = Tenants(listener, world.config.workers)
-        self.head_limits = HeadLimits(head_bytes=listener.max_head)
         self.cache = (
             PrefixCache(listener.cache_blocks)
             if listener.kind is ListenerKind.LLM and listener.cache_blocks
@@ -142,7 +144,14 @@ class Front:
         rate = max(1, listener.race.extra_legs // world.config.workers)
         self._extra = [TokenBucket(rate, rate, now_ns) for _ in listener.backends]
         self._sources: Counter[bytes] = Counter()
-        self._wanted = _TENANT_HEADERS | self.routes.wants_headers
+        wanted = _TENANT_HEADERS | self.routes.wants_headers
+        proto = b"http" if listener.certificate is None else b"https"
+        self.head_limits = HeadLimits(head_bytes=listener.max_head)
+        self.heads = KnownHeads(
+            self.head_limits,
+            partial(read_traits, wanted=wanted, proto=proto),
+            of_any_length=b"content-length" not in wanted,
+        )
         self._settings: dict[tuple[bool, bool, bool, int], RaceSettings] = {}
         self._kept: deque[Record] = deque(maxlen=world.config.decisions_kept or 1)
         self._by_id: dict[str, Record] = {}
@@ -214,15 +223,6 @@ class Front:
         return max(1, -(-limit // self.world.config.workers))
 
     # Whom to ask
-
-    def headers_of(self, head: RequestHead) -> dict[str, str]:
-        """Those that decide something, by name; the first of each."""
-        wanted = self._wanted
-        found: dict[str, str] = {}
-        for name, value in head.headers:
-            if name in wanted:
-                found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-        return found
 
     def row(self, backend: int) -> int:
         """Of the board."""
@@ -380,9 +380,9 @@ class Front:
             first_byte_ns=first_byte_ns,
             head_ns=self.world.clock(),
         )
-        record.method = head.method.decode("latin-1")
-        record.path = head.path.decode("latin-1")
-        record.host = head.server_name
+        traits = head.traits
+        assert traits is not None  # its reader has made them
+        record.method, record.path, record.host = traits.method, traits.path, traits.host
         return record
 
     def connection_record(self, peer: str, accepted_ns: int) -> Record:

@@ -14,10 +14,11 @@ from xdp_router.core.listeners import SocketAddress
 from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import Framing, HeadLimits, HeadReader, ResponseHead
+from xdp_router.gateway.known_answers import KnownAnswers
 
 from .wire import Wire
 
-_HEAD_LIMITS = HeadLimits(head_bytes=64 << 10)
+HEAD_LIMITS = HeadLimits(head_bytes=64 << 10)
 _BAD_GATEWAY = 502
 
 
@@ -27,8 +28,9 @@ class LegUser(Protocol):
     def leg_ready(self, leg: Leg) -> None:
         """The connection is there."""
 
-    def leg_head(self, leg: Leg, head: ResponseHead) -> None:
-        """An answer's head is whole; 1xx come first, if any."""
+    def leg_head(self, leg: Leg, head: ResponseHead, first: bytes) -> None:
+        """An answer's head is whole; 1xx come first, if any. ``first``: of its body, what has come
+        with it; a reader of both is woken once, and has the first token as soon as the head."""
 
     def leg_body(self, leg: Leg, data: bytes) -> None:
         """Bytes of the answer's body as they came, with the framing of chunks."""
@@ -61,6 +63,7 @@ class Leg(asyncio.Protocol):
         "head",
         "tunnel",
         "is_full",
+        "is_reusable",
         "_buffer",
         "_reader",
         "_method",
@@ -69,7 +72,14 @@ class Leg(asyncio.Protocol):
         "_answered",
     )
 
-    def __init__(self, address: SocketAddress, row: int, user: LegUser, number: int) -> None:
+    def __init__(
+        self,
+        address: SocketAddress,
+        row: int,
+        user: LegUser,
+        number: int,
+        answers: KnownAnswers | None = None,
+    ) -> None:
         self.address = address
         self.row = row
         self.transport: asyncio.Transport | None = None
@@ -85,7 +95,9 @@ class Leg(asyncio.Protocol):
         self.is_full = False
         """Whether what was written waits, and nothing more should come."""
         self._buffer = bytearray()
-        self._reader = HeadReader(_HEAD_LIMITS)
+        self.is_reusable = False
+        """Whether the backend keeps the connection behind this answer, whose end is clear."""
+        self._reader = HeadReader(HEAD_LIMITS, answers=answers)
         self._method = b"GET"
         self._upgrade = False
         self._paused = False
@@ -179,16 +191,23 @@ class Leg(asyncio.Protocol):
                 self.head = head
                 self.body = BodyReader(head.framing, head.length, status=_BAD_GATEWAY)
                 self.tunnel = head.framing is Framing.TUNNEL
-            user.leg_head(self, head)
+                self.is_reusable = head.keep_alive
+                user.leg_head(self, head, self._taken(self.body))
+            else:
+                user.leg_head(self, head, b"")
             if self.user is not user:
                 return
-        rest = bytes(self._buffer)
+        if self.body.done:
+            user.leg_done(self)
+
+    def _taken(self, body: BodyReader) -> bytes:
+        """What is there of a body whose head has just come."""
+        data = bytes(self._buffer)
         self._buffer.clear()
-        if self.tunnel:
-            if rest:
-                user.leg_body(self, rest)
-        else:
-            self._content(user, rest)
+        end = body.feed(data)
+        if body.done and end < len(data):
+            self.is_reusable = False  # as in _content
+        return data if end == len(data) else data[:end]
 
     def _content(self, user: LegUser, data: bytes) -> None:
         body = self.body
@@ -196,12 +215,11 @@ class Leg(asyncio.Protocol):
         end = body.feed(data)
         if end:
             user.leg_body(self, data if end == len(data) else data[:end])
-        if self.user is not user or not body.done:
+        if not body.done or self.user is not user:
             return
         if end < len(data):
             # More than was asked for: no request after this one could trust the connection.
-            assert self.head is not None
-            self.head.keep_alive = False
+            self.is_reusable = False
         user.leg_done(self)
 
     def eof_received(self) -> bool:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 from xdp_router.core.listeners import SocketAddress
+from xdp_router.gateway.known_answers import KnownAnswers
 
-from .leg import Leg, LegUser
+from .leg import HEAD_LIMITS, Leg, LegUser
 
 IDLE_NS = 4_000_000_000
 """Servers close a connection after 5 s and more without a request (uvicorn; nginx 75 s)."""
@@ -30,6 +31,7 @@ class Pool:
         self._loop = loop
         self._clock = clock
         self._idle: dict[SocketAddress, list[Leg]] = {}
+        self._answers = KnownAnswers(HEAD_LIMITS)
         self._opening: set[asyncio.Task[None]] = set()
 
     def leg(
@@ -51,7 +53,7 @@ class Pool:
             if leg.transport is not None and not leg.transport.is_closing():
                 leg.take_over(user, number)
                 return leg
-        leg = Leg(address, row, user, number)
+        leg = Leg(address, row, user, number, self._answers)
         task = self._loop.create_task(self._open(leg, timeout_s))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)

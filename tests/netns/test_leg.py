@@ -145,13 +145,23 @@ def test_interim_answers() -> None:
 
 
 @in_fresh_netns
+def test_a_body_that_is_wrong_from_the_first_bytes_on_is_no_answer() -> None:
+    """Nothing of it has gone to the client: somebody else is asked, or it gets a 502."""
+    bad = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\nX\r\n"
+    with scripted(ENGINE_PORT, [bad]), gateway(HTTP, {}, more=ONE) as place:
+        with place.connect() as client:
+            assert client.ask(GET).status == 502
+        place.settled()
+
+
+@in_fresh_netns
 @pytest.mark.parametrize(
     "cut",
     [
         [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome", close],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome", reset],
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n", close],
-        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\nX\r\n", close],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n", b"X\r\n", close],
     ],
 )
 def test_a_body_that_breaks_off_is_cut(cut: list[Step]) -> None:

@@ -59,6 +59,16 @@ def test_for_old_clients_chunks_are_taken_away() -> None:
     assert b"".join(out[1:]) == b'data: {"choices": [{"text": "b"}]}\n\n'
 
 
+def test_what_came_with_the_head_goes_with_it() -> None:
+    """In one write: behind one for the head alone a first token would come later."""
+    found = answer(STREAM)
+    sent, out, _ = delivery(found)
+    sent.begin(found, first=event(text="a"), close=False, extra=[], version=11)
+    (piece,) = out
+    assert piece.endswith(b"\r\n\r\n" + event(text="a"))
+    assert (sent.tokens, sent.sent) == (1, len(event(text="a")))
+
+
 @pytest.mark.parametrize("cut", [1, 4, 20, -3, -2, -1])
 def test_a_break_inside_an_event_adds_nothing(cut: int) -> None:
     """What would be added became a part of it."""

@@ -20,17 +20,17 @@ of the same five-tuple is a flow of its own. TCP detail is not part of this; it 
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterator
 
 from .address import PROTOCOLS
 from .events import Datagram, FirstPacket
 from .model import NO_BACKEND, Decision, FlowKey, Mode, Reason, Service, Unfit
+from .plain_enum import PlainEnum
 from .strategy.base import Evidence
 
 
-class FlowState(enum.Enum):
+class FlowState(PlainEnum):
     """Where a flow is in its life."""
 
     INIT = "init"
@@ -41,7 +41,7 @@ class FlowState(enum.Enum):
     CLOSED = "closed"
 
 
-class FlowInput(enum.Enum):
+class FlowInput(PlainEnum):
     """What can happen to a flow."""
 
     PROBE = "probe"

@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from .model import HealthSettings as HealthSettings
+from .plain_enum import PlainEnum
 
 FORGIVEN_NS = 60_000_000_000
 """A backend that has been well for so long, and as long again as it was held down, has no past.
@@ -28,7 +29,7 @@ FIRST_SHARE = 0.1
 """Of its weight, when a backend comes back: enough to be measured, little to be lost."""
 
 
-class Source(enum.Enum):
+class Source(PlainEnum):
     """Who says something about a backend."""
 
     PROBE = "probe"

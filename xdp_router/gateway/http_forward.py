@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from xdp_router.gateway.http_fields import FRAMING_FIELDS, tokens
@@ -42,6 +43,26 @@ _ERROR_TYPES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFrame:
+    """A head for a backend, but for what is another thing with each client and each request."""
+
+    before: bytes
+    """Up to where the client's address stands in X-Forwarded-For."""
+    after: bytes
+
+    def filled(self, forwarded_for: bytes, extra: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+        """Return the head with the client's address and fields that are added.
+
+        Raises ValueError for a value with a CR, LF or NUL.
+        """
+        out = [self.before, _clean(forwarded_for), self.after]
+        for name, value in extra:
+            out += (_clean(name), b": ", _clean(value), b"\r\n")
+        out.append(b"\r\n")
+        return b"".join(out)
+
+
 def request_to_backend(
     head: RequestHead,
     *,
@@ -54,12 +75,28 @@ def request_to_backend(
 ) -> bytes:
     """Return the head to send to a backend for a client's request.
 
+    ``forwarded_for`` is the client's address, added to what X-Forwarded-For says already. Fields
+    in ``extra`` are added. The others: see ``request_frame``.
+    """
+    frame = request_frame(head, host=host, proto=proto, keep_alive=keep_alive, drop=drop)
+    return frame.filled(forwarded_for, extra)
+
+
+def request_frame(
+    head: RequestHead,
+    *,
+    host: bytes | None,
+    proto: bytes,
+    keep_alive: bool = True,
+    drop: Collection[bytes] = (),
+) -> RequestFrame:
+    """Return the head to send to a backend for a request, whoever the client is.
+
     ``host`` takes the place of the client's Host; None leaves it (in absolute form, the target's
-    authority stands there). ``forwarded_for`` is the client's address, added to what
-    X-Forwarded-For says already; ``proto`` is http or https. Fields in ``extra`` are added and
-    those in ``drop`` (lower case) left out. ``keep_alive`` says whether the connection to the
-    backend shall stay open. The version is the client's: an answer to HTTP/1.0 must not be
-    chunked. Raises ValueError for an added value with a CR, LF or NUL.
+    authority stands there). ``proto`` is http or https. Fields in ``drop`` (lower case) are left
+    out. ``keep_alive`` says whether the connection to the backend shall stay open. The version is
+    the client's: an answer to HTTP/1.0 must not be chunked. Raises ValueError for an added value
+    with a CR, LF or NUL.
     """
     headers = head.headers
     lines = head.raw[:-4].split(b"\r\n")
@@ -87,21 +124,18 @@ def request_to_backend(
             seen.append(value)
     if host_line is not None:
         out.insert(1, host_line)
-    seen.append(_clean(forwarded_for))
-    out.append(b"X-Forwarded-For: " + b", ".join(seen))
-    out.append(b"X-Forwarded-Proto: " + _clean(proto))
+    out.append(b"X-Forwarded-For: " + b"".join(value + b", " for value in seen))
+    after = [b"", b"X-Forwarded-Proto: " + _clean(proto)]
     if head.host:
-        out.append(b"X-Forwarded-Host: " + head.host)
+        after.append(b"X-Forwarded-Host: " + head.host)
     if upgrade is not None:
-        out.append(b"Connection: Upgrade")
+        after.append(b"Connection: Upgrade")
     elif not keep_alive:
-        out.append(b"Connection: close")
+        after.append(b"Connection: close")
     elif head.version == 10:
-        out.append(b"Connection: keep-alive")
-    for name, value in extra:
-        out.append(_clean(name) + b": " + _clean(value))
-    out.append(b"\r\n")
-    return b"\r\n".join(out)
+        after.append(b"Connection: keep-alive")
+    after.append(b"")
+    return RequestFrame(b"\r\n".join(out), b"\r\n".join(after))
 
 
 def origin_form(head: RequestHead) -> bytes:
@@ -127,6 +161,19 @@ def response_to_client(
     with the connection; its content has to be sent without the chunks' framing
     (``BodyReader.payload``). Raises ValueError for an added value with a CR, LF or NUL.
     """
+    traits = head.traits
+    if traits is not None and not close and client_version == 11:
+        out = [traits.lines]
+    else:
+        out = [answer_lines(head, close=close, client_version=client_version)]
+    for name, value in extra:
+        out.append(_clean(name) + b": " + _clean(value))
+    out.append(b"\r\n")
+    return b"\r\n".join(out)
+
+
+def answer_lines(head: ResponseHead, *, close: bool, client_version: int = 11) -> bytes:
+    """Return the lines of ``response_to_client``, without the last line's end."""
     headers = head.headers
     lines = head.raw[:-4].split(b"\r\n")
     status_line = lines.pop(0)
@@ -149,9 +196,6 @@ def response_to_client(
             options.append(b"keep-alive")
     if options:
         out.append(b"Connection: " + b", ".join(options))
-    for name, value in extra:
-        out.append(_clean(name) + b": " + _clean(value))
-    out.append(b"\r\n")
     return b"\r\n".join(out)
 
 

@@ -9,8 +9,9 @@ depends on the bytes alone, never on how they were cut up on the way.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from xdp_router.gateway.errors import MessageError, SpeaksHttp2
 from xdp_router.gateway.http_fields import (
@@ -20,6 +21,11 @@ from xdp_router.gateway.http_fields import (
     read_fields,
     tokens,
 )
+
+if TYPE_CHECKING:
+    from xdp_router.gateway.known_answers import AnswerTraits, KnownAnswers
+    from xdp_router.gateway.known_heads import KnownHeads
+    from xdp_router.gateway.traits import HeadTraits
 
 # A method that is longer is none that anyone here implements (RFC 9112 section 3: 501).
 METHOD_BYTES = 32
@@ -97,6 +103,8 @@ class RequestHead:
     keep_alive: bool
     upgrade: bytes | None
     expects_continue: bool
+    traits: HeadTraits | None = field(default=None, compare=False, repr=False)
+    """What a listener makes of it, if somebody has asked."""
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field, asked for in lower case."""
@@ -123,6 +131,8 @@ class ResponseHead:
     length: int
     keep_alive: bool
     reason: bytes
+    traits: AnswerTraits | None = field(default=None, compare=False, repr=False)
+    """What is made of it, if somebody has asked."""
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field, asked for in lower case."""
@@ -145,10 +155,20 @@ class HeadReader:
     The work is in proportion to the bytes that came, however small the pieces.
     """
 
-    __slots__ = ("_limits", "_line_limit", "_searched", "_line_seen", "_skipped")
+    __slots__ = (
+        "_limits", "_requests", "_answers", "_line_limit", "_searched", "_line_seen", "_skipped",
+    )  # fmt: skip
 
-    def __init__(self, limits: HeadLimits) -> None:
+    def __init__(
+        self,
+        limits: HeadLimits,
+        requests: KnownHeads | None = None,
+        answers: KnownAnswers | None = None,
+    ) -> None:
+        """``requests``, ``answers``: those that are known; without them each is read anew."""
         self._limits = limits
+        self._requests = requests
+        self._answers = answers
         self._line_limit = limits.target_bytes + _LINE_AROUND_TARGET
         self._searched = 0
         self._line_seen = False
@@ -178,6 +198,8 @@ class HeadReader:
         if raw is None:
             return None
         self._skipped = False
+        if self._requests is not None:
+            return self._requests.request(raw)
         return read_request(raw, self._limits)
 
     def response(
@@ -196,6 +218,8 @@ class HeadReader:
         raw = self._take(buffer, None, 502)
         if raw is None:
             return None
+        if self._answers is not None:
+            return self._answers.response(raw, method, upgrade=upgrade)
         return read_response(raw, method, self._limits, upgrade=upgrade)
 
     def _take(self, buffer: bytearray, line_limit: int | None, status: int) -> bytes | None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from xdp_router.core.plain_enum import PlainEnum
 
 NS_PER_S = 1_000_000_000
 
@@ -15,7 +16,7 @@ BUSY = frozenset({429, 503})
 BROKEN = frozenset({500, 502, 504})
 
 
-class Reason(enum.Enum):
+class Reason(PlainEnum):
     """Why a leg did not win, or a race had no winner."""
 
     LOST = "another one was first"

@@ -10,14 +10,15 @@ itself. What still comes of a cancelled leg before its connection is closed chan
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from xdp_router.core.plain_enum import PlainEnum
 
 from .race_commands import BUSY, Reason
 
 
-class LegState(enum.Enum):
+class LegState(PlainEnum):
     """Where a leg is."""
 
     ASKED = "asked"
@@ -29,7 +30,7 @@ class LegState(enum.Enum):
     ENDED = "ended"
 
 
-class LegInput(enum.Enum):
+class LegInput(PlainEnum):
     """What can happen to a leg."""
 
     CONNECT = "connect"

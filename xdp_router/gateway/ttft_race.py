@@ -22,8 +22,9 @@ token: whatever backends do, a race ends.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
+
+from xdp_router.core.plain_enum import PlainEnum
 
 from .race_commands import (
     BreakOff,
@@ -48,7 +49,7 @@ from .race_leg import (
 )
 
 
-class RaceState(enum.Enum):
+class RaceState(PlainEnum):
     """Where a race is."""
 
     READY = "ready"
@@ -57,7 +58,7 @@ class RaceState(enum.Enum):
     OVER = "over"
 
 
-class RaceInput(enum.Enum):
+class RaceInput(PlainEnum):
     """What can happen to a race as a whole."""
 
     START = "start"

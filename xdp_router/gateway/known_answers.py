@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of answers that came before: a backend's next answer mostly has the same one.
+
+As :mod:`.known_heads` for requests: nothing is taken for granted, refused heads are not kept. A
+Date makes a head another one each second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdp_router.gateway.http_forward import answer_lines
+from xdp_router.gateway.http_head import HeadLimits, ResponseHead, read_response
+
+MOST = 256
+"""Heads that are kept, at least until half as many others came; twice as many at most."""
+BYTES_MOST = 2048
+"""A longer head is read each time."""
+_STREAM = b"text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTraits:
+    """``is_stream``: of server-sent events; ``is_coded``: compressed, so that nobody can look
+    inside. ``lines``: of the head as it goes to a client of HTTP/1.1 whose connection goes on."""
+
+    is_stream: bool
+    is_coded: bool
+    lines: bytes
+    has_id: bool
+    """Whether it has an X-Request-ID."""
+
+
+def read_answer_traits(head: ResponseHead) -> AnswerTraits:
+    """Return them."""
+    kind = head.get(b"content-type") or b""
+    coding = head.get(b"content-encoding") or b"identity"
+    return AnswerTraits(
+        head.status == 200 and kind[: len(_STREAM)].lower() == _STREAM,
+        coding.lower() != b"identity",
+        answer_lines(head, close=False),
+        head.get(b"x-request-id") is not None,
+    )
+
+
+class KnownAnswers:
+    """Of one worker."""
+
+    __slots__ = ("_limits", "_young", "_old")
+
+    def __init__(self, limits: HeadLimits) -> None:
+        self._limits = limits
+        self._young: dict[bytes, ResponseHead] = {}
+        self._old: dict[bytes, ResponseHead] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def response(self, raw: bytes, method: bytes, *, upgrade: bool) -> ResponseHead:
+        """Return the answer to ``method`` whose whole head is ``raw``, with traits.
+
+        ``upgrade``: whether the request asked for a change of protocol. What is returned is
+        another answer's as well: it must not be changed. Raises MessageError(502).
+        """
+        if method == b"HEAD" or upgrade:  # it means another thing there
+            return self._read(raw, method, upgrade)
+        found = self._young.get(raw)
+        if found is not None:
+            return found
+        found = self._old.get(raw) or self._read(raw, method, upgrade)
+        if len(raw) <= BYTES_MOST:
+            if len(self._young) >= MOST:
+                self._old = self._young
+                self._young = {}
+            self._young[raw] = found
+        return found
+
+    def _read(self, raw: bytes, method: bytes, upgrade: bool) -> ResponseHead:
+        head = read_response(raw, method, self._limits, upgrade=upgrade)
+        head.traits = read_answer_traits(head)
+        return head
