@@ -52,7 +52,8 @@ def decide(
         model: str | None = prompt.model
     else:
         model = headers.get("x-model-name")
-        check_model(model or "")
+        if model:
+            check_model(model)
     record.model = model or ""
     record.is_inference = prompt is not None
     record.route, found = front.routes.find(traits.host, traits.path, headers, model or None)
@@ -68,7 +69,7 @@ def decide(
     raced = (
         listener.mode is Mode.RACE and not order.control and (prompt is not None or traits.may_race)
     )
-    record.mode = "control" if order.control else listener.mode.name.lower()
+    record.mode = "control" if order.control else front.mode
     request = traits.frame.filled(
         client.peer_host,
         () if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),

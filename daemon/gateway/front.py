@@ -120,6 +120,7 @@ class Front:
     def __init__(self, listener: Listener, world: World) -> None:
         self.listener = listener
         self.world = world
+        self.mode = listener.mode.name.lower()
         self.figures = Figures()
         self.routes = Routes(listener)
         self.chooser = Chooser(listener)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from xdp_router.core.listeners import ListenerBackend
@@ -34,18 +34,13 @@ class LegRecord:
     outcome: str = ""
 
 
-@dataclass(slots=True)
 class Record:
     """One request, or one connection of a ``tls`` listener. ``uncached``: bytes of its prompt that
-    the first choice is thought to have to compute; ``streams``: its tokens come one by one."""
+    the first choice is thought to have to compute; ``streams``: its tokens come one by one.
 
-    id: str
-    listener: str
-    client: str
-    accepted_ns: int
-    wall_s: float
-    first_byte_ns: int = 0
-    head_ns: int = 0
+    Most of it is never said of most requests: what stands here costs nothing until then.
+    """
+
     body_ns: int = 0
     decided_ns: int = 0
     answer_ns: int = 0
@@ -70,7 +65,25 @@ class Record:
     end: str = ""
     is_inference: bool = False
     order: Order | None = None
-    legs: list[LegRecord] = field(default_factory=list)
+
+    def __init__(
+        self,
+        id: str,
+        listener: str,
+        client: str,
+        accepted_ns: int,
+        wall_s: float,
+        first_byte_ns: int = 0,
+        head_ns: int = 0,
+    ) -> None:
+        self.id = id
+        self.listener = listener
+        self.client = client
+        self.accepted_ns = accepted_ns
+        self.wall_s = wall_s
+        self.first_byte_ns = first_byte_ns
+        self.head_ns = head_ns
+        self.legs: list[LegRecord] = []
 
     def line(self) -> str:
         """The access log's line."""

@@ -181,7 +181,7 @@ class Relay(asyncio.Protocol):
         )
         race, now_ns = front.listener.race, self._clock()
         raced = front.listener.mode is Mode.RACE and not order.control
-        record.mode = "control" if order.control else front.listener.mode.name.lower()
+        record.mode = "control" if order.control else front.mode
         record.decided_ns = now_ns
         most, width = min(len(order), race.candidates) if raced else 1, 1
         while width < most and front.may_have_leg(order[width], now_ns):

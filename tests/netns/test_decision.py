@@ -126,7 +126,8 @@ def test_whole_answers_do_not_put_off_hedges_of_streams() -> None:
                 client.ask(chat("ttft-ms=40", stream=False))
 
         def delay_ms(streams: bool) -> float:
-            record = Record("", "", "", 0, 0.0, model="mock", streams=streams)
+            record = Record("", "", "", 0, 0.0)
+            record.model, record.streams = "mock", streams
             return place.call(lambda: place.fronts["front"].hedge_ns(record)) / 1e6
 
         assert 39 < delay_ms(streams=False) < 1_000

@@ -9,6 +9,7 @@ the version of an answer, which is the sender's own.
 from __future__ import annotations
 
 import json as json_text
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,6 +35,7 @@ _OF_REQUEST = _ONE_CONNECTION | _FORWARDED
 _UPGRADE_STAYS = frozenset((101, 426))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HTTP_1_1_REQUIRED = b"\0\0\0\x0d"
+_LINE_ENDS = re.compile(rb"[\r\n\0]")
 # What clients of OpenAI's interface tell errors apart by.
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -56,11 +58,13 @@ class RequestFrame:
 
         Raises ValueError for a value with a CR, LF or NUL.
         """
-        out = [self.before, _clean(forwarded_for), self.after]
-        for name, value in extra:
-            out += (_clean(name), b": ", _clean(value), b"\r\n")
-        out.append(b"\r\n")
-        return b"".join(out)
+        added = [b"%b: %b" % pair for pair in extra]
+        if _LINE_ENDS.search(forwarded_for) or any(map(_LINE_ENDS.search, added)):
+            raise ValueError(
+                f"a line end or NUL in what is to be added: {forwarded_for!r}, {added}"
+            )
+        added += (b"", b"")
+        return b"%b%b%b%b" % (self.before, forwarded_for, self.after, b"\r\n".join(added))
 
 
 def request_to_backend(
@@ -271,6 +275,6 @@ def _unwanted(
 
 
 def _clean(value: bytes) -> bytes:
-    if b"\n" in value or b"\r" in value or b"\0" in value:
+    if _LINE_ENDS.search(value):
         raise ValueError(f"a line end or NUL in a header to be added: {value!r}")
     return value
