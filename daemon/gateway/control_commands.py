@@ -136,11 +136,10 @@ class ControlCommands:
     async def _decisions(self, args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         limit = _limit(args, LIMIT)
         rows = await self._ask_all("decisions", limit=limit)
-        if self._supervisor.state != "starting":
-            # A worker that is about to end has told them already, and was asked all the same.
-            twice = {_key(each) for each in rows}
-            told = self._supervisor.remembered.newest(limit)
-            rows += [each for each in told if _key(each) not in twice]
+        # A worker that is about to end has told them already, and was asked all the same.
+        twice = {_key(each) for each in rows}
+        told = self._supervisor.remembered.newest(limit)
+        rows += [each for each in told if _key(each) not in twice]
         rows.sort(key=lambda each: each.get("time_s", 0), reverse=True)
         return iter(rows[:limit])
 
@@ -158,10 +157,9 @@ class ControlCommands:
         for worker, answer in zip(workers, answers, strict=True):
             if answer is not None:
                 return {"worker": worker.pid, **answer}
-        if self._supervisor.state != "starting":
-            told = self._supervisor.remembered.find(request)
-            if told is not None:
-                return told
+        told = self._supervisor.remembered.find(request)
+        if told is not None:
+            return told
         raise CommandError(
             f"no request {request} is known: it may be older than the decisions that are kept, or "
             "its worker has died: 'xdp-router gateway decisions' shows which there are"

@@ -167,7 +167,9 @@ class Worker:
             if left_s <= 0:
                 return
             some = found[begin : min(begin + RECORDS_AT_ONCE, count)]
-            rows = [(each.id, each.wall_s, json.dumps(front.explained(each))) for front, each in some]
+            rows = [
+                (each.id, each.wall_s, json.dumps(front.explained(each))) for front, each in some
+            ]
             self._channel.tell("records", rows=rows)
             await self._channel.flush(left_s)
 
