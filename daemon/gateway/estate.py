@@ -9,7 +9,7 @@ has counted, so that counters do not go back, and the records of requests.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from xdp_router.measure.catalogue import Kind, Metric
@@ -85,10 +85,15 @@ class Estate:
         self._counted = counted
         self._remembered = remembered
         self._told = -1
+        self._settled: Figures = {}
+
+    def settle(self, names: Collection[str]) -> None:
+        """Figures of these names stay as they are now: the one who counted them stops."""
+        self._settled = {name: each for name, each in self._counted().items() if name in names}
 
     def figures(self) -> dict[str, Any]:
         """What has been counted by now."""
-        return {"figures": lasting(self._counted())}
+        return {"figures": lasting({**self._counted(), **self._settled})}
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """What is to be told now."""

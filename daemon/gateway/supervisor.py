@@ -44,6 +44,7 @@ from .hearsay import WANTED, Hearsay
 from .kept import Remembered
 from .listening import ListeningSockets
 from .page import PASSING, FiguresPage, figures_of
+from .page_told import COUNTED
 from .prober import Prober
 from .reloads import CannotReload, Reloads
 from .rows import Rows, addresses
@@ -125,10 +126,10 @@ class Supervisor:
     async def serve(self, undo: contextlib.AsyncExitStack, signals: Signals) -> None:
         """Serve until it is to stop, and all streams have ended. Raises what kept it from it."""
         signals.connect(self._stop, self._hang_up, self._at_once.set)
-        undo.push_async_callback(self.tasks.cancel)
         succession = await handover.ask(self._options.control)
         if succession is not None:
             undo.callback(succession.close)
+        undo.push_async_callback(self.tasks.cancel)  # before: one of them hears what it says
         async with self.reloads.lock:
             await self._begin_to_serve(succession, undo)
         if signals.hangups:
@@ -154,11 +155,9 @@ class Supervisor:
     ) -> None:
         self._acquire(succession, undo)
         self._commands = ControlCommands(self)
+        self._estate = Estate(lambda: figures_of(self), self.remembered)
         self._handover = HandoverServer(
-            self._options.control,
-            self._legacy,
-            self._release,
-            Estate(lambda: figures_of(self), self.remembered),
+            self._options.control, self._legacy, self._release, self._estate
         )
         self._sharing = SocketSharing(self._options.control, self._shown)
         undo.push_async_callback(self._let_go)
@@ -429,6 +428,7 @@ class Supervisor:
         _log.info("handed_over", consequence="it finishes its streams, and ends")
         await self._let_go()
         await self.prober.close()
+        self._estate.settle(COUNTED)
         self.hearsay.close()
         self._stop.set()
 

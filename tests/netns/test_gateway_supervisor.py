@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import ssl
 import stat
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -27,8 +25,11 @@ from tests.support.gateway_process import (
     Stream,
     backend,
     config_text,
+    counters,
     gateways,
     get,
+    page,
+    total,
 )
 from xdp_router.adapters.control import CommandError
 
@@ -42,18 +43,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def page() -> str:
-    """The metrics that are served."""
-    with urllib.request.urlopen(f"http://{ADDRESS}:{METRICS_PORT}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())
-
-
-def total(metric: str) -> float:
-    """The sum of a metric's rows there."""
-    rows = re.findall(rf"^xdp_router_gateway_{metric}(?:{{.*}})? (\S+)$", page(), re.MULTILINE)
-    return sum(map(float, rows))
 
 
 @in_fresh_netns
@@ -224,12 +213,12 @@ def test_hitless_restart(tmp_path: Path) -> None:
 
             gets = clients.good
             first.wait(lambda: total("requests_total") >= gets, "they are counted")
-            early = first.ask("decisions", limit=1)[0]
+            early, before = first.ask("decisions", limit=1)[0], counters()
             first.signal(signal.SIGHUP)  # while it is asked to hand over, maybe
             second.start()
             first.wait(lambda: first.events("handed_over"), "it has handed over")
-            assert total("requests_total") >= gets
-            assert total("ttfb_seconds_count") >= gets
+            after = counters()
+            assert all(after[name] >= value for name, value in before.items())
             assert second.events("taken_over")[0]["former"] == first.pid
             clients.some_more()
             assert second.ask("status")["pid"] == second.pid

@@ -12,6 +12,7 @@ from xdp_router.daemon.gateway import estate as estate_module
 from xdp_router.daemon.gateway.estate import Estate, hear, lasting, understood
 from xdp_router.daemon.gateway.figures import BOUNDS_NS, Figures
 from xdp_router.daemon.gateway.kept import Remembered
+from xdp_router.daemon.gateway.page_told import COUNTED
 from xdp_router.daemon.gateway.totals import merge
 
 TIMES = {
@@ -97,6 +98,18 @@ def test_all_is_told_and_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     figures["retries_total"] = [[["web"], 5]]
     ours.add(8, [("s", 9.0, "{}")])
     assert list(estate.lines()) == [{"figures": figures}, {"records": [[8, "s", 9.0, "{}"]]}]
+
+
+def test_what_is_counted_no_more() -> None:
+    """Stays, though who counted it has forgotten it by then."""
+    figures = {"scrapes_total": [[["web", "b", "ok"], 4]], "retries_total": [[["web"], 1]]}
+    estate = Estate(lambda: figures, Remembered(0))
+    estate.settle(COUNTED)
+    figures = {"scrapes_total": [], "retries_total": [[["web"], 2]]}
+    assert estate.figures()["figures"] == {
+        "scrapes_total": [[["web", "b", "ok"], 4]],
+        "retries_total": [[["web"], 2]],
+    }
 
 
 def test_records_of_another_version() -> None:
