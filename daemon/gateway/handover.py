@@ -39,7 +39,7 @@ ANSWER_S: Final = 10.0
 ACCEPT_AGAIN_S: Final = 1.0
 START_S: Final = 120.0
 """How long a successor may take until its workers serve."""
-BUSY_S: Final = 60.0
+FIRST_ANSWER_S: Final = 60.0
 """How long a successor waits for the first answer: the running one may have to finish a reload."""
 SAY_S: Final = 1.0
 """How often the successor is told what the former one's last workers have counted."""
@@ -355,7 +355,7 @@ async def ask(control: Path) -> Succession | None:
 async def _receive(sock: socket.socket) -> Succession:
     line = _Line(sock)
     await line.send({"want": "handover", "version": VERSION})
-    said = await line.receive(BUSY_S)
+    said = await line.receive(FIRST_ANSWER_S)
     try:
         counts = [(str(name), int(count)) for name, count in said["sockets"]]
         rows = {str(key): int(value) for key, value in said["rows"].items()}
