@@ -348,7 +348,8 @@ def gateway(config_file: Path, control: Path, control_group: str | None, log_for
     root but for ports below 1024.
     """
     # Here, because attach needs none of it.
-    from .gateway.supervisor import GatewayOptions, load
+    from .gateway.reloads import load
+    from .gateway.supervisor import GatewayOptions
     from .gateway.supervisor import run as serve
 
     group = group_id(control_group) if control_group else None

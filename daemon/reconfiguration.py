@@ -69,6 +69,7 @@ class Reconfiguration:
         # What runs, as a file would have it; edits that were not saved included.
         self._document = document_of(source.text) if source is not None else document
         self._lock = asyncio.Lock()
+        self._hung_up = False
 
     def handlers(self) -> dict[str, Handler]:
         """For the control socket, by command."""
@@ -79,13 +80,16 @@ class Reconfiguration:
         }
 
     def hang_up(self) -> None:
-        """SIGHUP came: read the file again."""
-        self._router.tasks.spawn(self._on_hangup(), "reload")
+        """SIGHUP came: read the file again; once for all that come before that has begun."""
+        if not self._hung_up:
+            self._hung_up = True
+            self._router.tasks.spawn(self._on_hangup(), "reload")
 
     async def _on_hangup(self) -> None:
         try:
             await self.reload()
         except XdpRouterError as error:
+            self._hung_up = False  # it may not have come to read anything
             _log.error("reload_refused", reason=str(error), consequence="nothing has changed")
 
     async def _reload(self, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +110,7 @@ class Reconfiguration:
         if not self._router.ready:
             raise CannotChange("the router is not ready yet: try again when it is")
         async with self._lock:
+            self._hung_up = False
             text = await asyncio.to_thread(self._source.read)
             wanted = await asyncio.to_thread(self._source.parse, text)
             require_services(wanted.services, self._source.shown)

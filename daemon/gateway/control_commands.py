@@ -136,6 +136,10 @@ class ControlCommands:
     async def _decisions(self, args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         limit = _limit(args, LIMIT)
         rows = await self._ask_all("decisions", limit=limit)
+        # A worker that is about to end has told them already, and was asked all the same.
+        twice = {_key(each) for each in rows}
+        told = self._supervisor.remembered.newest(limit)
+        rows += [each for each in told if _key(each) not in twice]
         rows.sort(key=lambda each: each.get("time_s", 0), reverse=True)
         return iter(rows[:limit])
 
@@ -153,9 +157,12 @@ class ControlCommands:
         for worker, answer in zip(workers, answers, strict=True):
             if answer is not None:
                 return {"worker": worker.pid, **answer}
+        told = self._supervisor.remembered.find(request)
+        if told is not None:
+            return told
         raise CommandError(
             f"no request {request} is known: it may be older than the decisions that are kept, or "
-            "its worker has ended: 'xdp-router gateway decisions' shows which there are"
+            "its worker has died: 'xdp-router gateway decisions' shows which there are"
         )
 
     async def _reload(self, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +187,11 @@ def _flat(workers: Iterable[WorkerProcess], answers: Iterable[Any]) -> Iterator[
     for worker, answer in zip(workers, answers, strict=True):
         for each in answer or ():
             yield {"worker": worker.pid, **each}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """One request of one worker."""
+    return row["worker"], row.get("id"), row.get("time_s")
 
 
 def _limit(args: Mapping[str, Any], default: int) -> int:

@@ -14,7 +14,7 @@ BOUNDS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
 )  # fmt: skip
 """Upper bounds of the histograms' buckets."""
-_BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)
+BOUNDS_NS = tuple(each * 1_000_000 for each in BOUNDS_MS)
 LABELS_MOST = 1_000
 """Combinations of labels of one metric: names of models come from requests."""
 _OF_BACKENDS = frozenset({"legs", "hedges", "cancelled_legs", "failed_legs", "loser_tokens"})
@@ -46,7 +46,7 @@ class Figures:
         if buckets is None:
             if len(rows) >= LABELS_MOST:
                 labels = (*labels[:-1], "")
-            buckets = rows.setdefault(labels, Buckets(_BOUNDS_NS))
+            buckets = rows.setdefault(labels, Buckets(BOUNDS_NS))
         buckets.add(value_ns)
 
     def plain(self) -> totals.Figures:

@@ -8,8 +8,9 @@ import ipaddress
 import itertools
 import os
 import random
+import ssl
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,8 @@ from .board import (
 from .client import Client
 from .decision import Decision, race_settings
 from .figures import Figures
+from .handshake import Handshake
+from .kept import Kept
 from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, Pool
 from .record import LegRecord, Record
@@ -115,10 +118,13 @@ class Connection(Protocol):
 
 
 class Front:
-    """``listener`` in this worker."""
+    """``listener`` in this worker. ``context``: TLS ends here."""
 
-    def __init__(self, listener: Listener, world: World) -> None:
+    def __init__(
+        self, listener: Listener, world: World, context: ssl.SSLContext | None = None
+    ) -> None:
         self.listener = listener
+        self._context = context
         self.world = world
         self.mode = listener.mode.name.lower()
         self.figures = Figures()
@@ -131,7 +137,8 @@ class Front:
             else None
         )
         self.retired = False
-        self.connections: set[Any] = set()
+        self.connections: dict[Any, bytes] = {}
+        """And of each who it is, for the limits of a source."""
         self._arms: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._hedges = HedgeDelay(listener.race.hedge_quantile)
         self._weights = [each.weight for each in listener.backends]
@@ -154,17 +161,20 @@ class Front:
             of_any_length=b"content-length" not in wanted,
         )
         self._settings: dict[tuple[bool, bool, bool, int], RaceSettings] = {}
-        self._kept: deque[Record] = deque(maxlen=world.config.decisions_kept or 1)
-        self._by_id: dict[str, Record] = {}
+        self.kept = Kept(world.config.decisions_kept)
 
     def connection(self) -> asyncio.Protocol:
         """A protocol for one that was accepted."""
+        if self._context is not None:
+            return Handshake(self, self._context)
         return Relay(self) if self.listener.kind is ListenerKind.TLS else Client(self)
 
     # Connections
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for it; it is counted from here on."""
+        if connection in self.connections:
+            return True  # as of its handshake
         source = source_of(connection.peer_host)
         self.figures.count("connections", self.listener.name)
         full = len(self.connections) >= self._share(self.listener.max_connections)
@@ -173,14 +183,17 @@ class Front:
             self.figures.count("connections_refused", self.listener.name, why)
             return False
         self._sources[source] += 1
-        self.connections.add(connection)
+        self.connections[connection] = source
         return True
+
+    def follow(self, former: Connection, connection: Connection) -> None:
+        """It has the place of the former one, which is not gone but done."""
+        self.connections[connection] = self.connections.pop(former)
 
     def gone(self, connection: Connection) -> None:
         """It is closed."""
-        if connection in self.connections:
-            self.connections.discard(connection)
-            source = source_of(connection.peer_host)
+        source = self.connections.pop(connection, None)
+        if source is not None:
             self._sources[source] -= 1
             if not self._sources[source]:
                 del self._sources[source]
@@ -395,12 +408,7 @@ class Front:
         """A request is over."""
         if record.order is not None:
             record.order.settle()
-        if len(self._kept) == self._kept.maxlen:
-            oldest = self._kept[0]
-            if self._by_id.get(oldest.id) is oldest:
-                del self._by_id[oldest.id]
-        self._kept.append(record)
-        self._by_id[record.id] = record
+        self.kept.add(record)
         self.figures.count("requests", self.listener.name, record.backend, str(record.status))
         if record.retries:
             self.figures.count("retries", self.listener.name, by=record.retries)
@@ -421,16 +429,20 @@ class Front:
 
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The newest that are over, newest first."""
-        return [each.summary() for each in itertools.islice(reversed(self._kept), limit)]
+        return [each.summary() for each in itertools.islice(self.kept.newest(), limit)]
 
     def explain(self, request: str) -> dict[str, Any] | None:
         """One request; None: it is not known here."""
-        found = self._by_id.get(request)
+        found = self.kept.find(request)
         if found is None:
             for each in self.connections:
                 if each.exchange is not None and each.exchange.record.id == request:
                     found = each.exchange.record
-        return None if found is None else found.explained(self.listener.backends)
+        return None if found is None else self.explained(found)
+
+    def explained(self, record: Record) -> dict[str, Any]:
+        """Everything of one of this listener."""
+        return record.explained(self.listener.backends)
 
     def plain(self) -> totals.Figures:
         """What was counted, and what is open now."""

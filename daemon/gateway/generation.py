@@ -16,6 +16,8 @@ from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon.tasks import Tasks
 
 from .board import Board
+from .certificates import Pems
+from .kept import Remembered
 from .listening import ListeningSockets
 from .rows import Rows, addresses
 from .totals import Totals
@@ -38,17 +40,19 @@ class Means:
     rows: Rows
     sockets: ListeningSockets
     totals: Totals
+    remembered: Remembered
     tasks: Tasks
     log_format: str
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A configuration, and the text that it was read from."""
+    """A configuration, and the text and the certificates that were read for it."""
 
     config: GatewayConfig
     text: str
     label: str
+    pems: Pems
 
 
 class Generation:
@@ -114,14 +118,21 @@ class Generation:
 
     async def _start_one(self, number: int) -> WorkerProcess:
         means, workers = self._means, self.config.workers
-        worker = WorkerProcess(number, means.board, means.board_fd)
+        worker = WorkerProcess(number, means.board, means.board_fd, means.remembered)
         sockets = {
             str(each.address): means.sockets.dealt(each, workers, number)
             for each in self.config.listeners
         }
         document = self.document
         await worker.start(
-            Task(document.text, document.label, self._rows, sockets, means.log_format)
+            Task(
+                document.text,
+                document.label,
+                document.pems,
+                self._rows,
+                sockets,
+                means.log_format,
+            )
         )
         self._workers[number] = worker
         return worker
@@ -160,7 +171,7 @@ class Generation:
                 continue
             _log.info("worker_started", number=number, pid=worker.pid)
             if self._is_over():  # meanwhile: it was not there to be told
-                self._means.tasks.spawn(worker.retire(0), "retiring worker")
+                self._means.tasks.spawn(worker.retire(0, 0), "retiring worker")
             return worker
         return None
 
@@ -182,11 +193,14 @@ class Generation:
         elif worker.open:
             _log.warning("streams_cut", pid=worker.pid, connections=worker.open)
 
-    def retire(self) -> None:
-        """Have all of them take nothing more, and end with their streams or in their time."""
+    def retire(self, records: int) -> None:
+        """Have all of them take nothing more, and end with their streams or in their time.
+
+        ``records``: how many each is to tell at its end.
+        """
         self._retiring = True
         for worker in self.workers:
-            work = worker.retire(self.config.drain_timeout_ns)
+            work = worker.retire(self.config.drain_timeout_ns, records)
             self._means.tasks.spawn(work, f"retiring {worker}")
         if self.ended:
             self._changed()

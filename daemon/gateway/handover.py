@@ -6,7 +6,9 @@
     successor -> {"next": N}
     former    -> descriptors from the N-th on, in that order, the board before all; again if need be
     successor -> {"ready": true}       its workers serve
-    former    -> {"yours": true}       its control socket and metrics are closed, its workers retire
+    former    -> {"yours": true, "figures": ...}
+                                       its control socket and metrics are closed, its workers retire
+    former    -> {"figures": ...}, {"records": ...}     again and again, until they have ended
 
 Until ``ready`` has come nothing of the former one is changed, and it goes on when the successor
 hangs up. Over a unix socket beside the control socket, which only root and the gateway's own user
@@ -30,12 +32,19 @@ import structlog
 from xdp_router.adapters.control import peer_credentials
 from xdp_router.core.errors import XdpRouterError
 
+from .estate import Estate
+
 VERSION: Final = 1
 ANSWER_S: Final = 10.0
 ACCEPT_AGAIN_S: Final = 1.0
 START_S: Final = 120.0
 """How long a successor may take until its workers serve."""
-_LINE_MAX: Final = 4 << 20
+FIRST_ANSWER_S: Final = 60.0
+"""How long a successor waits for the first answer: the running one may have to finish a reload."""
+SAY_S: Final = 1.0
+"""How often the successor is told what the former one's last workers have counted."""
+FINISH_S: Final = 5.0
+_LINE_MAX: Final = 64 << 20
 _FDS_AT_ONCE: Final = 200
 """The kernel takes 253 (SCM_MAX_FD)."""
 
@@ -75,30 +84,35 @@ class _Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._rest = b""
+        self._rest = bytearray()
 
     async def send(self, value: Mapping[str, object]) -> None:
-        await asyncio.get_running_loop().sock_sendall(
-            self._sock, json.dumps(value).encode() + b"\n"
-        )
+        """Raises OSError, TimeoutError."""
+        async with asyncio.timeout(ANSWER_S):
+            await asyncio.get_running_loop().sock_sendall(
+                self._sock, json.dumps(value).encode() + b"\n"
+            )
 
-    async def receive(self, timeout_s: float) -> dict[str, Any]:
+    async def receive(self, timeout_s: float | None) -> dict[str, Any]:
         """Raises HandoverError, as when it hangs up."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                while b"\n" not in self._rest:
+                end = self._rest.find(b"\n")
+                while end < 0:
                     data = await loop.sock_recv(self._sock, 1 << 16)
                     if not data:
                         raise HandoverError("it hung up")
                     self._rest += data
+                    end = self._rest.find(b"\n", len(self._rest) - len(data))
                     if len(self._rest) > _LINE_MAX:
                         raise HandoverError("what it says is too long")
         except TimeoutError as error:
             raise HandoverError(f"it did not answer within {timeout_s:.0f} s") from error
         except OSError as error:
             raise HandoverError(error.strerror or str(error)) from error
-        line, _, self._rest = self._rest.partition(b"\n")
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
         try:
             value = json.loads(line)
         except ValueError as error:
@@ -137,14 +151,18 @@ class HandoverServer:
     def __init__(
         self,
         control: Path,
-        legacy: Callable[[], Legacy],
+        legacy: Callable[[], Awaitable[Legacy]],
         release: Callable[[], Awaitable[None]],
+        estate: Estate,
     ) -> None:
         """``legacy`` raises HandoverError if there is nothing to hand over now. ``release`` is
         awaited when the successor serves: it lets go of what can be one's only."""
         self._path = handover_path(control)
         self._legacy = legacy
         self._release = release
+        self._estate = estate
+        self._over = asyncio.Event()
+        self._is_given = False
         self._sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._busy = False
@@ -152,8 +170,8 @@ class HandoverServer:
 
     @property
     def busy(self) -> bool:
-        """Whether a successor is there that has not come to serve yet."""
-        return self._busy
+        """Whether a successor has got what it needs, and has not come to serve yet."""
+        return self._is_given
 
     def start(self) -> None:
         """Listen. Raises HandoverError. Whoever has the control socket may take this path."""
@@ -218,10 +236,11 @@ class HandoverServer:
                 try:
                     await self._hand_over(line)
                 finally:
-                    self._busy = False
-            except (HandoverError, OSError) as error:
+                    self._busy = self._is_given = False
+            except (HandoverError, OSError, TimeoutError) as error:
+                reason = str(error) or "it takes nothing of what it is told"
                 _log.warning(
-                    "handover_failed", successor=pid, reason=str(error), consequence="it goes on"
+                    "handover_failed", successor=pid, reason=reason, consequence="it goes on"
                 )
 
     async def _hand_over(self, line: _Line) -> None:
@@ -230,10 +249,11 @@ class HandoverServer:
             await line.send({"refused": f"it speaks another version than {VERSION}: stop it first"})
             return
         try:
-            legacy = self._legacy()
+            legacy = await self._legacy()
         except HandoverError as error:
             await line.send({"refused": str(error)})
             return
+        self._is_given = True  # in the same turn: no reload may begin between
         await line.send(
             {
                 "pid": legacy.pid,
@@ -248,8 +268,28 @@ class HandoverServer:
         if (await line.receive(START_S)).get("ready") is not True:
             raise HandoverError("it did not become ready")
         await self._release()
-        with contextlib.suppress(OSError):  # it is the one that serves, whatever became of it
-            await line.send({"yours": True})
+        # It is the one that serves, whatever became of it; and it may be of a version that does
+        # not listen any more.
+        with contextlib.suppress(OSError, TimeoutError):
+            await line.send({"yours": True, **self._estate.figures()})
+            is_over = False
+            while not is_over:
+                is_over = await self._is_over()
+                for each in self._estate.lines():
+                    await line.send(each)
+
+    async def _is_over(self) -> bool:
+        """After a moment, or when it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SAY_S):
+                await self._over.wait()
+        return self._over.is_set()
+
+    async def finish(self) -> None:
+        """Nothing more will be counted here: have a successor told the last of it."""
+        self._over.set()
+        if self._served:
+            await asyncio.wait(self._served, timeout=FINISH_S)
 
 
 class Succession:
@@ -260,13 +300,25 @@ class Succession:
         self._line = _Line(sock)
         self.legacy = legacy
 
-    async def take(self) -> None:
-        """Our workers serve: have the former one let go. Raises HandoverError if it is gone."""
+    async def take(self) -> dict[str, Any]:
+        """Our workers serve: have the former one let go. What it says to that (see ``estate``).
+
+        Raises HandoverError if it is gone.
+        """
         try:
             await self._line.send({"ready": True})
-        except OSError as error:
-            raise HandoverError(error.strerror or str(error)) from error
-        await self._line.receive(ANSWER_S)
+        except OSError as error:  # a TimeoutError is one
+            raise HandoverError(error.strerror or "it does not listen any more") from error
+        return await self._line.receive(ANSWER_S)
+
+    async def follow(self, heard: Callable[[Mapping[str, Any]], None]) -> None:
+        """Hear what else it has to say, until it has ended."""
+        while True:
+            try:
+                line = await self._line.receive(None)
+            except HandoverError:
+                return
+            heard(line)
 
     def close(self) -> None:
         """Hang up: before ``take`` the former one goes on."""
@@ -303,7 +355,7 @@ async def ask(control: Path) -> Succession | None:
 async def _receive(sock: socket.socket) -> Succession:
     line = _Line(sock)
     await line.send({"want": "handover", "version": VERSION})
-    said = await line.receive(ANSWER_S)
+    said = await line.receive(FIRST_ANSWER_S)
     try:
         counts = [(str(name), int(count)) for name, count in said["sockets"]]
         rows = {str(key): int(value) for key, value in said["rows"].items()}

@@ -18,13 +18,13 @@ from xdp_router.measure.exposition import CONTENT_TYPE, Sample, pieces
 from xdp_router.measure.histogram import Buckets
 
 from .board import RTT, RTT_AT, STATE, UNKNOWN, WELL
+from .estate import PREFIX
 from .page_told import told_figures
-from .totals import Figures
+from .totals import Figures, merge
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
-PREFIX: Final = "gateway_"
 PASSING: Final = frozenset(
     name.removeprefix(PREFIX)
     for name, metric in GATEWAY_METRICS.items()
@@ -58,44 +58,51 @@ class FiguresPage:
         return pieces(self._families())
 
     def _families(self) -> Iterator[tuple[Metric, Iterable[Sample]]]:
-        supervisor = self._supervisor
-        own = self._own()
-        told: Figures = supervisor.totals.sum([each.figures for each in supervisor.workers])
+        found = figures_of(self._supervisor)
         for name, metric in GATEWAY_METRICS.items():
-            short = name.removeprefix(PREFIX)
-            if short in own:
-                yield metric, own[short]
-            elif short in told:
-                yield metric, [(labels, _value(value)) for labels, value in told[short]]
+            rows = found.get(name.removeprefix(PREFIX))
+            if rows is not None:
+                yield metric, [(labels, _value(value)) for labels, value in rows]
 
-    def _own(self) -> dict[str, list[Sample]]:
-        supervisor = self._supervisor
-        states = Counter(each.state for each in supervisor.workers)
-        figures: dict[str, list[Sample]] = {
-            "workers": [((state,), states[state]) for state in _STATES],
-            "worker_deaths_total": [((), supervisor.deaths)],
-            "reloads_total": [
-                (("done",), supervisor.reloads),
-                (("refused",), supervisor.reloads_refused),
-            ],
-            "backend_state": [],
-            "backend_rtt_seconds": [],
-            "backend_in_flight": [],
-        }
-        board, config = supervisor.board, supervisor.config
-        found = {str(each.address) for one in config.listeners for each in one.backends}
-        for address in sorted(found):
-            row = supervisor.rows.all.get(address)
-            if row is None:
-                continue  # there are no workers yet
-            state = board.common(row, STATE)
-            if state != UNKNOWN:
-                figures["backend_state"].append(((address,), int(state == WELL)))
-            if board.common(row, RTT_AT):
-                rtt_s = board.common(row, RTT) / _NS
-                figures["backend_rtt_seconds"].append(((address,), rtt_s))
-            figures["backend_in_flight"].append(((address,), board.in_flight(row)))
-        return {**figures, **told_figures(config, supervisor.hearsay)}
+
+def figures_of(supervisor: Supervisor) -> Figures:
+    """All that the page has: the supervisor's own, its workers', and what was inherited."""
+    totals = supervisor.totals
+    own: Figures = {
+        name: [[list(labels), value] for labels, value in samples]
+        for name, samples in _own(supervisor).items()
+    }
+    told = totals.sum([each.figures for each in supervisor.workers])
+    return merge((totals.inherited, told, own))
+
+
+def _own(supervisor: Supervisor) -> dict[str, list[Sample]]:
+    states = Counter(each.state for each in supervisor.workers)
+    figures: dict[str, list[Sample]] = {
+        "workers": [((state,), states[state]) for state in _STATES],
+        "worker_deaths_total": [((), supervisor.deaths)],
+        "reloads_total": [
+            (("done",), supervisor.reloads.done),
+            (("refused",), supervisor.reloads.refused),
+        ],
+        "backend_state": [],
+        "backend_rtt_seconds": [],
+        "backend_in_flight": [],
+    }
+    board, config = supervisor.board, supervisor.config
+    found = {str(each.address) for one in config.listeners for each in one.backends}
+    for address in sorted(found):
+        row = supervisor.rows.all.get(address)
+        if row is None:
+            continue  # there are no workers yet
+        state = board.common(row, STATE)
+        if state != UNKNOWN:
+            figures["backend_state"].append(((address,), int(state == WELL)))
+        if board.common(row, RTT_AT):
+            rtt_s = board.common(row, RTT) / _NS
+            figures["backend_rtt_seconds"].append(((address,), rtt_s))
+        figures["backend_in_flight"].append(((address,), board.in_flight(row)))
+    return {**figures, **told_figures(config, supervisor.hearsay)}
 
 
 def _value(value: Any) -> float | Buckets:

@@ -12,6 +12,8 @@ from xdp_router.measure.exposition import Sample
 
 from .hearsay import Hearsay
 
+COUNTED: Final = ("scrapes_total", "prefix_cache_hits_total", "prefix_cache_queries_total")
+"""Of these, what the supervisor counts itself, as long as it asks backends."""
 _NS: Final = 1e9
 
 

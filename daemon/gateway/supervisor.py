@@ -17,7 +17,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,6 @@ from typing import Any, Final
 import structlog
 
 from xdp_router.adapters.control import ControlServer
-from xdp_router.core.config import RouterConfig
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon.config_file import ConfigFile
@@ -37,14 +36,17 @@ from xdp_router.daemon.watchdog import Watchdog
 
 from . import handover, spawning
 from .board import LAYOUT, Board
-from .certificates import check_certificates
 from .control_commands import ControlCommands
+from .estate import Estate, hear
 from .generation import Document, Generation, Means
 from .handover import HandoverServer, Legacy, Succession
 from .hearsay import WANTED, Hearsay
+from .kept import Remembered
 from .listening import ListeningSockets
-from .page import PASSING, FiguresPage
+from .page import PASSING, FiguresPage, figures_of
+from .page_told import COUNTED
 from .prober import Prober
+from .reloads import CannotReload, Reloads
 from .rows import Rows, addresses
 from .sharing import SocketSharing
 from .totals import Totals
@@ -56,16 +58,10 @@ HUNG_S: Final = 20.0
 """A worker that has not answered for so long is ended; another one is started."""
 LOOK_S: Final = 1.0
 """How often workers are asked what they have counted."""
+BUSY_S: Final = 30.0
+"""How long a successor waits for a start or a reload that is under way."""
 
 _log = structlog.get_logger()
-
-
-class NothingToServe(XdpRouterError):
-    """A configuration without listeners."""
-
-
-class CannotReload(XdpRouterError):
-    """Not now; nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +71,6 @@ class GatewayOptions:
     control: Path
     control_group: int | None = None
     log_format: str = "console"
-
-
-def load(file: ConfigFile) -> Document:
-    """Read the file. Raises ConfigError, CertificateError, NothingToServe."""
-    return document_of(file, file.load())
-
-
-def document_of(file: ConfigFile, config: RouterConfig) -> Document:
-    """What was read from the file, as workers get it."""
-    if not config.gateway.listeners:
-        raise NothingToServe(
-            f"{file.shown}: there is no [[listener]]: the gateway would have nothing to serve "
-            "('xdp-routerd attach' is what serves [[service]])"
-        )
-    check_certificates(config.gateway)
-    return Document(config.gateway, file.text, file.shown)
 
 
 class Supervisor:
@@ -108,8 +88,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._changed = asyncio.Event()
-        self._lock = asyncio.Lock()
-        self.reloads = self.reloads_refused = 0
+        self.reloads = Reloads(file, self.tasks, self._require_serving, self._bring)
         self._page: FiguresPage | None = None
 
     @property
@@ -147,13 +126,39 @@ class Supervisor:
     async def serve(self, undo: contextlib.AsyncExitStack, signals: Signals) -> None:
         """Serve until it is to stop, and all streams have ended. Raises what kept it from it."""
         signals.connect(self._stop, self._hang_up, self._at_once.set)
-        undo.push_async_callback(self.tasks.cancel)
         succession = await handover.ask(self._options.control)
         if succession is not None:
             undo.callback(succession.close)
+        undo.push_async_callback(self.tasks.cancel)  # before: one of them hears what it says
+        async with self.reloads.lock:
+            await self._begin_to_serve(succession, undo)
+        if signals.hangups:
+            self._hang_up()
+        _log.info(
+            "gateway_ready",
+            listeners={each.name: str(each.address) for each in self.config.listeners},
+            workers=[each.pid for each in self.workers],
+            control=str(self._options.control),
+        )
+        notify(f"READY=1\nMAINPID={os.getpid()}")
+        self.tasks.keep(Watchdog(self._one_line).run, "watchdog")
+        await self._stop.wait()
+        is_heir_there = self.state == "handed over"
+        self.state = "draining"
+        notify("STOPPING=1")
+        await self._drain(self.config.decisions_kept if is_heir_there else 0)
+        if is_heir_there:
+            await self._handover.finish()
+
+    async def _begin_to_serve(
+        self, succession: Succession | None, undo: contextlib.AsyncExitStack
+    ) -> None:
         self._acquire(succession, undo)
         self._commands = ControlCommands(self)
-        self._handover = HandoverServer(self._options.control, self._legacy, self._release)
+        self._estate = Estate(lambda: figures_of(self), self.remembered)
+        self._handover = HandoverServer(
+            self._options.control, self._legacy, self._release, self._estate
+        )
         self._sharing = SocketSharing(self._options.control, self._shown)
         undo.push_async_callback(self._let_go)
         former = succession.legacy.metrics if succession is not None else None
@@ -175,20 +180,6 @@ class Supervisor:
         self._sharing.start()
         self.state = "serving"
         self.tasks.keep(self._look, "figures")
-        if signals.hangups:
-            self._hang_up()
-        _log.info(
-            "gateway_ready",
-            listeners={each.name: str(each.address) for each in self.config.listeners},
-            workers=[each.pid for each in self.workers],
-            control=str(self._options.control),
-        )
-        notify(f"READY=1\nMAINPID={os.getpid()}")
-        self.tasks.keep(Watchdog(self._one_line).run, "watchdog")
-        await self._stop.wait()
-        self.state = "draining"
-        notify("STOPPING=1")
-        await self._drain()
 
     def _acquire(self, succession: Succession | None, undo: contextlib.AsyncExitStack) -> None:
         legacy = succession.legacy if succession is not None else None
@@ -208,6 +199,7 @@ class Supervisor:
             Rows(board, legacy.rows if legacy is not None and inherits else None),
             sockets,
             Totals(PASSING),
+            Remembered(self.config.decisions_kept),
             self.tasks,
             self._options.log_format,
         )
@@ -257,8 +249,9 @@ class Supervisor:
         nobody but us serves any more."""
         former = succession.legacy.pid
         try:
-            await succession.take()
+            self._hear(await succession.take())
             _log.info("taken_over", former=former)
+            self.tasks.spawn(succession.follow(self._hear), "former gateway")
         except handover.HandoverError as error:  # it has ended in this very moment
             _log.warning("former_gone", former=former, reason=str(error))
         try:
@@ -270,6 +263,12 @@ class Supervisor:
                 await self._serve_metrics(self.config.metrics)
             except XdpRouterError as error:
                 _log.error("no_metrics", reason=str(error), consequence="it serves all the same")
+
+    def _hear(self, line: Mapping[str, Any]) -> None:
+        """What the former gateway has counted, and its records."""
+        figures = hear(line, self.remembered)
+        if figures is not None:
+            self.totals.inherited = figures
 
     async def _serve_metrics(self, address: tuple[str, int] | None) -> None:
         await self._stop_metrics()
@@ -298,16 +297,16 @@ class Supervisor:
         if now:
             self._at_once.set()
 
-    async def _drain(self) -> None:
+    async def _drain(self, records: int) -> None:
         _log.info("draining", connections=sum(each.open for each in self.workers))
         self._handover.close()
         self._sharing.close()
-        async with self._lock:
+        async with self.reloads.lock:
             pass  # a reload that was under way has given up now, or is done; no other one begins
         # Before the workers': those accept until they close the last ones.
         self._means.sockets.close()
         for generation in self.generations:
-            generation.retire()
+            generation.retire(records)
         at_once: asyncio.Task[object] = asyncio.create_task(self._at_once.wait())
         try:
             while not all(each.ended for each in self.generations):
@@ -329,44 +328,20 @@ class Supervisor:
     def _hang_up(self) -> None:
         if self.state == "starting":
             return  # the file may be read already: it is read again when all is ready
-        self.tasks.spawn(self._on_hangup(), "reload")
-
-    async def _on_hangup(self) -> None:
-        try:
-            await self.reload()
-        except XdpRouterError as error:
-            _log.error("reload_refused", reason=str(error), consequence="nothing has changed")
+        self.reloads.hang_up()
 
     async def reload(self, *, dry_run: bool = False) -> dict[str, Any]:
         """Read the file again, and do what it says. Raises XdpRouterError: nothing was done."""
-        try:
-            done = await self._reload(dry_run=dry_run)
-        except XdpRouterError:
-            self.reloads_refused += not dry_run
-            raise
-        self.reloads += not dry_run
-        return done
-
-    async def _reload(self, *, dry_run: bool) -> dict[str, Any]:
-        async with self._lock:
-            self._require_serving()
-            text = await asyncio.to_thread(self.file.read)
-            config = await asyncio.to_thread(self.file.parse, text)
-            former, self.file.text = self.file.text, text
-            try:
-                document = document_of(self.file, config)
-                if not dry_run:
-                    await self._bring(document)
-            except BaseException:
-                self.file.text = former
-                raise
-            if dry_run:
-                self.file.text = former
+        if dry_run:
+            config = (await self.reloads.check()).config
+        else:
+            await self.reloads.reload()
+            config = self.config
         return {
             "applied": not dry_run,
             "generation": self.generation,
-            "listeners": len(document.config.listeners),
-            "workers": document.config.workers,
+            "listeners": len(config.listeners),
+            "workers": config.workers,
         }
 
     def _require_serving(self) -> None:
@@ -392,8 +367,9 @@ class Supervisor:
         self._sharing.tell()
         self.prober.follow(document.config, self.rows.all)
         self.hearsay.follow(document.config, self.rows.all)
+        self.remembered.keep(document.config.decisions_kept)
         for each in self.generations[:-1]:
-            each.retire()
+            each.retire(self.remembered.limit)
         self._forget_ended()
         _log.info(
             "reloaded",
@@ -422,10 +398,21 @@ class Supervisor:
         sockets = self._means.sockets
         return {each.name: sockets.of(each.address)[0] for each in self.config.listeners}
 
-    def _legacy(self) -> Legacy:
-        if self.state != "serving" or self._lock.locked():
-            state = "reloading" if self.state == "serving" else self.state
-            raise handover.HandoverError(f"it is {state}: try again in a moment")
+    async def _legacy(self) -> Legacy:
+        """Once a start or a reload is done, if one is under way."""
+        if self.state in ("starting", "serving"):
+            try:
+                async with asyncio.timeout(BUSY_S):
+                    await self.reloads.lock.acquire()
+            except TimeoutError as error:
+                doing = "starting" if self.state == "starting" else "reloading"
+                raise handover.HandoverError(
+                    f"it has been {doing} for {BUSY_S:.0f} s: try again when that is done "
+                    "('xdp-router gateway status', and its log)"
+                ) from error
+            self.reloads.lock.release()
+        if self.state != "serving":
+            raise handover.HandoverError(f"it is {self.state}: try again in a moment")
         means, metrics = self._means, self.config.metrics
         return Legacy(
             means.board_fd,
@@ -441,6 +428,7 @@ class Supervisor:
         _log.info("handed_over", consequence="it finishes its streams, and ends")
         await self._let_go()
         await self.prober.close()
+        self._estate.settle(COUNTED)
         self.hearsay.close()
         self._stop.set()
 
@@ -469,6 +457,11 @@ class Supervisor:
 
     def _forget_ended(self) -> None:
         self.generations = [each for each in self.generations if not each.ended]
+
+    @property
+    def remembered(self) -> Remembered:
+        """Records of workers that have ended."""
+        return self._means.remembered
 
     @property
     def totals(self) -> Totals:

@@ -65,6 +65,8 @@ class Totals:
     def __init__(self, passing: Collection[str]) -> None:
         self._passing = frozenset(passing)
         self._kept: Figures = {}
+        self.inherited: Figures = {}
+        """What a former gateway had counted that has handed over, and its workers still do."""
         self.deaths = 0
         """Workers that have ended without being told to."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon import garbage, logs, streams
 
 from .board import Board
-from .certificates import server_context
+from .certificates import Pem, server_context
 from .channel import Channel
 from .front import Front, World
 from .listening import BACKLOG
@@ -36,9 +37,10 @@ from .totals import Figures, merge
 
 DRAIN_POLL_S = 0.05
 SWEEP_S = 1.0
-HANDSHAKE_S = 10.0
-"""How long a client may take for its TLS handshake."""
 LAST_WORDS_S = 5.0
+RECORDS_S = 3.0
+"""How long the telling of records may take at the end, beside that of what was counted."""
+RECORDS_AT_ONCE = 100
 
 _log = structlog.get_logger()
 
@@ -64,7 +66,7 @@ class Worker:
         await self._channel.ended()
         if self._fronts and self._retiring is None:
             _log.warning("supervisor_gone", pid=os.getpid(), consequence="it finishes its streams")
-        self._retire(self._config.drain_timeout_ns)
+        self._retire(self._config.drain_timeout_ns, 0)
         assert self._retiring is not None
         await self._retiring
         keeper.cancel()
@@ -80,7 +82,7 @@ class Worker:
         if what == "serve":
             return await self._serve()
         if what == "retire":
-            return self._retire(int(args["timeout_ns"]))
+            return self._retire(int(args["timeout_ns"]), int(args["records"]))
         if what == "end":
             os._exit(0)  # streams are cut, which is what was asked for
         if what == "figures":
@@ -105,16 +107,15 @@ class Worker:
         with contextlib.ExitStack() as undo:
             undo.callback(self._stop_listening)
             for listener in config.listeners:
-                front = Front(listener, world)
-                context = server_context(listener)
+                pem = args["pems"].get(listener.name)
+                context = server_context(listener, Pem(*pem)) if pem is not None else None
+                front = Front(listener, world, context)
                 for fd in args["sockets"].get(str(listener.address), ()):
                     server = await loop.create_server(
                         front.connection,
                         sock=socket.socket(fileno=fd),
-                        ssl=context,
                         backlog=BACKLOG,
                         start_serving=False,
-                        ssl_handshake_timeout=HANDSHAKE_S if context is not None else None,
                     )
                     self._servers.append(server)
                 self._fronts.append(front)
@@ -138,11 +139,11 @@ class Worker:
 
     # How it ends
 
-    def _retire(self, timeout_ns: int) -> None:
+    def _retire(self, timeout_ns: int, records: int) -> None:
         if self._retiring is None:
-            self._retiring = asyncio.create_task(self._finish(timeout_ns))
+            self._retiring = asyncio.create_task(self._finish(timeout_ns, records))
 
-    async def _finish(self, timeout_ns: int) -> None:
+    async def _finish(self, timeout_ns: int, records: int) -> None:
         self._stop_listening()
         for front in self._fronts:
             front.retire()
@@ -153,7 +154,24 @@ class Worker:
         # So that what was counted here is not lost.
         self._channel.tell("last", open=self._open(), figures=self._figures())
         await self._channel.flush(LAST_WORDS_S)
+        await self._tell_records(records)
         self._channel.close()
+
+    async def _tell_records(self, count: int) -> None:
+        """The newest first: if it takes too long, old ones are not told."""
+        found = [(front, each) for front in self._fronts for each in front.kept.newest()]
+        found.sort(key=lambda pair: pair[1].wall_s, reverse=True)
+        until_s = time.monotonic() + RECORDS_S
+        for begin in range(0, min(count, len(found)), RECORDS_AT_ONCE):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            some = found[begin : min(begin + RECORDS_AT_ONCE, count)]
+            rows = [
+                (each.id, each.wall_s, json.dumps(front.explained(each))) for front, each in some
+            ]
+            self._channel.tell("records", rows=rows)
+            await self._channel.flush(left_s)
 
     def _stop_listening(self) -> None:
         """Its own sockets alone: those who wait in the queue are another worker's from here on."""

@@ -19,7 +19,9 @@ from xdp_router.core.errors import XdpRouterError
 
 from . import spawning
 from .board import Board
+from .certificates import Pems
 from .channel import Channel, ChannelClosed, Refused
+from .kept import Remembered
 from .totals import Figures
 
 READY_S: Final = 60.0
@@ -38,10 +40,14 @@ class WorkerFailed(XdpRouterError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for. ``sockets``: its own, by the address that they listen on."""
+    """What a worker is started for. ``sockets``: its own, by the address that they listen on.
+
+    It reads no file itself: what was good when the configuration was read may not be any more.
+    """
 
     text: str
     label: str
+    pems: Pems
     rows: Mapping[str, int]
     sockets: Mapping[str, Sequence[socket.socket]]
     log_format: str
@@ -50,7 +56,8 @@ class Task:
 class WorkerProcess:
     """Made by ``start``; gone when ``ended`` returns."""
 
-    def __init__(self, number: int, board: Board, board_fd: int) -> None:
+    def __init__(self, number: int, board: Board, board_fd: int, remembered: Remembered) -> None:
+        """``remembered`` gets what it tells at its end."""
         self.number = number
         self.state = "starting"
         self.started_s = time.monotonic()
@@ -58,6 +65,7 @@ class WorkerProcess:
         self.figures: Figures = {}
         self._board = board
         self._board_fd = board_fd
+        self._remembered = remembered
         self._slot = -1
         self._answered_s = self.started_s
 
@@ -108,6 +116,7 @@ class WorkerProcess:
             READY_S,
             text=task.text,
             label=task.label,
+            pems={name: [each.chain, each.key] for name, each in task.pems.items()},
             slot=self._slot,
             board=self._board_fd,
             rows=task.rows,
@@ -145,11 +154,14 @@ class WorkerProcess:
     def _told(self, what: str, args: Mapping[str, Any]) -> None:
         if what == "last":
             self.open, self.figures = args["open"], args["figures"]
+        elif what == "records":
+            self._remembered.add(self.pid, args["rows"])
 
-    async def retire(self, timeout_ns: int) -> None:
-        """Have it take nothing more, finish what it has in that time, and end."""
+    async def retire(self, timeout_ns: int, records: int) -> None:
+        """Have it take nothing more, finish what it has in that time, tell so many records, and
+        end."""
         self.state = "retiring"
-        await self.ask("retire", timeout_ns=timeout_ns)
+        await self.ask("retire", timeout_ns=timeout_ns, records=records)
         try:
             async with asyncio.timeout(timeout_ns / 1e9 + GRACE_S):
                 await asyncio.shield(self._exited)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,15 @@ from click.testing import CliRunner
 from tests.support.engines import engine, loopback_up
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import RawClient, chat
-from tests.support.gateway_process import ADDRESS, METRICS_PORT, PORT, GatewayProcess, gateways
+from tests.support.gateway_process import (
+    ADDRESS,
+    METRICS_PORT,
+    PORT,
+    GatewayProcess,
+    counters,
+    gateways,
+    page,
+)
 from xdp_router.adapters.control import CommandError
 from xdp_router.cli.main import main
 
@@ -32,12 +39,6 @@ def document(ports: list[int], scrape: str = 'preset = "vllm"') -> str:
         f'[[listener.backend]]\nname = "b2"\naddress = "{ADDRESS}:{ports[1]}"\n'
         f'scrape = "{ADDRESS}:{DEAD_PORT}"\n'
     )
-
-
-def page() -> str:
-    """The metrics that are served."""
-    with urllib.request.urlopen(f"http://{ADDRESS}:{METRICS_PORT}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())
 
 
 def backends(gateway: GatewayProcess) -> dict[str, Any]:
@@ -116,11 +117,16 @@ def test_engines_and_others_tell_how_they_are(tmp_path: Path) -> None:
         ):
             assert f"xdp_router_gateway_{line}" in figures, line
 
+        before = counters()
+        assert before['scrapes_total{backend="b1",listener="front",result="ok"}'] > 0
+        assert before[f'prefix_cache_queries_total{{backend="{ADDRESS}:{ports[0]}"}}'] > 0
         second.config.write_text(document(ports))
         second.start()
         assert told(second, "b2", "queue") == (6.0, "former")
         second.wait(lambda: told(second, "b1", "queue") == (3.0, "scrape"), "it asks as well")
         assert gateway.ended() == 0
+        after = counters()
+        assert all(after[name] >= value for name, value in before.items())
         second.config.write_text(document(ports, 'queue = "no:such"'))
         second.ask("reload")
         second.wait(lambda: second.events("scrape_failed"), "b1 has nothing of that")

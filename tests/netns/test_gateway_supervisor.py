@@ -7,12 +7,14 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import stat
-import urllib.request
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.certificate import write_certificate
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_process import (
     ADDRESS,
@@ -23,8 +25,11 @@ from tests.support.gateway_process import (
     Stream,
     backend,
     config_text,
+    counters,
     gateways,
     get,
+    page,
+    total,
 )
 from xdp_router.adapters.control import CommandError
 
@@ -38,12 +43,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def page() -> str:
-    """The metrics that are served."""
-    with urllib.request.urlopen(f"http://{ADDRESS}:{METRICS_PORT}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())
 
 
 @in_fresh_netns
@@ -77,10 +76,18 @@ def test_two_workers_serve_and_end(tmp_path: Path) -> None:
 
 @in_fresh_netns
 def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
-    """Nobody is refused meanwhile, what it had counted stays counted, its slot is free again."""
+    """Nobody is refused meanwhile, what it had counted stays counted, its slot is free again; what
+    has become of the file of a certificate is no matter."""
+    chain, key = write_certificate(tmp_path, "a.test")
+    trusting = ssl.create_default_context(cafile=str(chain))
+    secure = config_text(1, PORT + 1).partition("[[listener]]")[2].replace("web", "secure")
+    tls = f'[listener.tls]\ncertificate = "{chain}"\nkey = "{key}"\n'
     with backend() as server, gateways(tmp_path) as (gateway,):
-        gateway.config.write_text(config_text(workers=1, more=METRICS))
+        plain = config_text(workers=1, more=METRICS)
+        gateway.config.write_text(f"{plain}[[listener]]{secure}{tls}")
         gateway.start()
+        chain.write_text("garbage")
+        key.unlink()
         assert get() == b"hi\n"
         with Stream("/hold") as stream:
             stream.until(b"first")
@@ -104,17 +111,26 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
             lambda: f'connections_total{{listener="web"}} {accepted}.0' in page(), "all counted"
         )
         assert "worker_deaths_total 1.0" in page()
+        with socket.create_connection((ADDRESS, PORT + 1), 20) as sock:
+            trusting.wrap_socket(sock, server_hostname="a.test").close()
+        with pytest.raises(CommandError, match=f"tls.key: {key} cannot be read"):
+            gateway.ask("reload")
         assert gateway.stop() == 0
 
 
 @in_fresh_netns
 def test_reload(tmp_path: Path) -> None:
     """Another configuration: nobody is refused, a stream goes on with the workers that have it,
-    a listener comes and goes. One that cannot be used changes nothing."""
+    a listener comes and goes. One that cannot be used changes nothing. What workers decided is
+    known when they have ended."""
     with backend() as server, gateways(tmp_path) as (gateway,):
         gateway.config.write_text(config_text(workers=2))
         gateway.start()
         former = gateway.workers()
+        for _ in range(6):
+            assert get() == b"hi\n"
+        early = gateway.ask("decisions")
+        assert len(early) == 6
         with Stream("/hold") as stream, Clients() as clients:
             stream.until(b"first")
             clients.some_more()
@@ -155,13 +171,27 @@ def test_reload(tmp_path: Path) -> None:
             assert stream.rest().endswith(b"0\r\n\r\n")
         assert not clients.errors
         gateway.wait(lambda: len(gateway.workers()) == 3, "the former ones have ended")
+        known = gateway.ask("decisions", limit=100_000)
+        assert len({each["id"] for each in known}) == len(known) >= 6 + 1 + 1 + clients.good
+        for each in early:
+            assert each in known
+            assert gateway.ask("explain", request=each["id"]).items() >= each.items()
+        gateway.config.write_text(config_text(workers=3, more="decisions_kept = 0"))
+        for _ in range(50):
+            gateway.signal(signal.SIGHUP)
+            time.sleep(0.001)
+        gateway.wait(lambda: len(gateway.events("reloaded")) > 2, "it is reloaded again")
+        gateway.wait(lambda: len(gateway.workers()) == 3, "the former ones have ended")
+        assert gateway.ask("decisions") == []
+        assert gateway.ask("status")["generation"] < 8
         assert gateway.stop() == 0
 
 
 @in_fresh_netns
 def test_hitless_restart(tmp_path: Path) -> None:
     """A second gateway takes the sockets over while clients connect all the time; the first one
-    finishes its stream and ends. One that fails to start leaves everything as it was."""
+    finishes its stream and ends. One that fails to start leaves everything as it was. What the
+    first one has counted and decided, the second one knows."""
     names = ("first", "bad", "second")
     with backend() as server, gateways(tmp_path, *names) as (first, bad, second):
         first.config.write_text(config_text(more=METRICS))
@@ -181,8 +211,14 @@ def test_hitless_restart(tmp_path: Path) -> None:
             assert first.ask("status")["state"] == "serving"
             clients.some_more()
 
+            gets = clients.good
+            first.wait(lambda: total("requests_total") >= gets, "they are counted")
+            early, before = first.ask("decisions", limit=1)[0], counters()
+            first.signal(signal.SIGHUP)  # while it is asked to hand over, maybe
             second.start()
             first.wait(lambda: first.events("handed_over"), "it has handed over")
+            after = counters()
+            assert all(after[name] >= value for name, value in before.items())
             assert second.events("taken_over")[0]["former"] == first.pid
             clients.some_more()
             assert second.ask("status")["pid"] == second.pid
@@ -195,6 +231,12 @@ def test_hitless_restart(tmp_path: Path) -> None:
             assert first.ended() == 0
             clients.some_more()
         assert not clients.errors
+        # No more and no less: also those that the first one answered after it had handed over.
+        gets = clients.good + 1
+        second.wait(lambda: total("requests_total") >= gets, "all are counted")
+        assert total("requests_total") == total("ttfb_seconds_count") == gets
+        assert len(second.ask("decisions", limit=100_000)) == gets
+        assert second.ask("explain", request=early["id"]).items() >= early.items()
         assert second.control.exists()
         assert second.stop() == 0
         assert not second.control.exists()

@@ -21,7 +21,7 @@ from tests.support.netns import wait_for
 from xdp_router.core.config import parse_config
 from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon.gateway.board import Board
-from xdp_router.daemon.gateway.certificates import server_context
+from xdp_router.daemon.gateway.certificates import read_certificates, server_context
 from xdp_router.daemon.gateway.front import Front, World
 from xdp_router.daemon.gateway.listening import ListeningSockets
 from xdp_router.lab.engine import Engine
@@ -105,12 +105,13 @@ class Place:
             await engine.listen("127.0.0.1", ENGINE_PORT + number)
         sockets = ListeningSockets()
         sockets.prepare(self.config)
+        pems = read_certificates(self.config)
         for listener in self.config.listeners:
-            front = self.fronts[listener.name] = Front(listener, self.world)
+            pem = pems.get(listener.name)
+            context = server_context(listener, pem) if pem is not None else None
+            front = self.fronts[listener.name] = Front(listener, self.world, context)
             for sock in sockets.of(listener.address):
-                await self.loop.create_server(
-                    front.connection, sock=sock, ssl=server_context(listener)
-                )
+                await self.loop.create_server(front.connection, sock=sock)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -253,6 +255,25 @@ class Stream:
                 raise ConnectionResetError(f"the end came before the last chunk: {body!r}")
             body += data
         return body
+
+
+def page() -> str:
+    """The metrics that are served."""
+    with urllib.request.urlopen(f"http://{ADDRESS}:{METRICS_PORT}/metrics", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def counters() -> dict[str, float]:
+    """What only grows of them, by name and labels."""
+    found = re.findall(
+        r"^xdp_router_gateway_(\S+?_(?:total|bucket|count)(?:{.*})?) (\S+)$", page(), re.MULTILINE
+    )
+    return {name: float(value) for name, value in found}
+
+
+def total(metric: str) -> float:
+    """The sum of one of them."""
+    return sum(value for name, value in counters().items() if name.partition("{")[0] == metric)
 
 
 class Clients:

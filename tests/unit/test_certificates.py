@@ -19,7 +19,8 @@ from xdp_router.core.listeners import (
 )
 from xdp_router.daemon.gateway.certificates import (
     CertificateError,
-    check_certificates,
+    Pem,
+    read_certificates,
     server_context,
 )
 
@@ -28,6 +29,12 @@ def listener(chain: Path | str, key: Path | str) -> Listener:
     """With such a certificate."""
     plain = Listener("web", ListenerKind.HTTP, SocketAddress("127.0.0.1", 443), ())
     return replace(plain, certificate=Certificate(str(chain), str(key)))
+
+
+def context_of(chain: Path, key: Path) -> ssl.SSLContext:
+    """Of such a listener, as a worker makes it."""
+    pems = read_certificates(GatewayConfig((listener(chain, key),)))
+    return server_context(listener(chain, key), pems["web"])
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
@@ -53,8 +60,7 @@ def client(chain: Path) -> ssl.SSLContext:
 def test_a_good_one(tmp_path: Path) -> None:
     """TLS 1.3, and 1.2 with forward secrecy; HTTP/1.1 is what is spoken."""
     chain, key = write_certificate(tmp_path, "a.test")
-    context = server_context(listener(chain, key))
-    assert context is not None
+    context = context_of(chain, key)
     done = handshake(context, client(chain))
     assert (done.version(), done.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
     older = client(chain)
@@ -69,8 +75,7 @@ def test_a_good_one(tmp_path: Path) -> None:
 def test_what_is_too_old(tmp_path: Path) -> None:
     """No ciphers without forward secrecy, no TLS 1.1."""
     chain, key = write_certificate(tmp_path, "a.test")
-    context = server_context(listener(chain, key))
-    assert context is not None
+    context = context_of(chain, key)
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert all(
         each["name"].startswith(("ECDHE", "TLS_")) and "CBC" not in each["name"]
@@ -81,8 +86,7 @@ def test_what_is_too_old(tmp_path: Path) -> None:
 def test_none() -> None:
     """Without a certificate nothing is encrypted."""
     plain = Listener("web", ListenerKind.HTTP, SocketAddress("127.0.0.1", 443), ())
-    assert server_context(plain) is None
-    check_certificates(GatewayConfig((plain,)))
+    assert not read_certificates(GatewayConfig((plain,)))
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
@@ -100,4 +104,27 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         ((chain, chain), "do not make a certificate"),
     ):
         with pytest.raises(CertificateError, match=words):
-            check_certificates(GatewayConfig((listener(*files),)))
+            read_certificates(GatewayConfig((listener(*files),)))
+
+
+def test_what_was_read_is_enough(tmp_path: Path) -> None:
+    """The files may be gone when a context is made; a key is in no message, and in no file."""
+    chain, key = write_certificate(tmp_path, "a.test")
+    secret = key.read_text()
+    config = GatewayConfig((listener(chain, key),))
+    pem = read_certificates(config)["web"]
+    authority = client(chain)
+    chain.unlink()
+    key.write_text("garbage")
+    assert handshake(server_context(config.listeners[0], pem), authority).version() == "TLSv1.3"
+    assert secret.splitlines()[1] not in f"{pem!r} {pem}"
+    with pytest.raises(CertificateError) as caught:
+        server_context(config.listeners[0], Pem(secret, secret))
+    assert secret.splitlines()[1] not in str(caught.value)
+
+
+def test_a_file_without_end(tmp_path: Path) -> None:
+    """Is not read to the end."""
+    chain, _ = write_certificate(tmp_path, "a.test")
+    with pytest.raises(CertificateError, match="/dev/zero has more than 1048576 bytes"):
+        read_certificates(GatewayConfig((listener(chain, "/dev/zero"),)))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from xdp_router.adapters.control import CommandError
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon.gateway.control_commands import ControlCommands
+from xdp_router.daemon.gateway.kept import Remembered
 from xdp_router.daemon.gateway.supervisor import Supervisor
 
 
@@ -41,6 +43,7 @@ class Gateway:
     def __init__(self, *workers: Worker) -> None:
         self.workers = workers
         self.config = GatewayConfig(drain_timeout_ns=5 * 10**9)
+        self.remembered = Remembered(9)
         self.stops: list[bool] = []
         self.refusal = ""
 
@@ -75,6 +78,13 @@ def test_decisions_of_all_workers() -> None:
         *((4.0, 1), (3.0, 2), (2.0, 2), (1.0, 1))
     ]
     assert [each["time_s"] for each in ask(gateway, "decisions", limit=1)] == [4.0]
+    for worker, at_s in ((9, 2.5), (1, 4.0)):  # that one is there, and about to end
+        told = {"request": str(at_s), "time_s": at_s, "timeline": []}
+        gateway.remembered.add(worker, [(f"r{worker}", at_s, json.dumps(told))])
+    found = ask(gateway, "decisions", limit=4)
+    assert [(each["time_s"], each["worker"]) for each in found] == [
+        *((4.0, 1), (3.0, 2), (2.5, 9), (2.0, 2))
+    ]
     assert [each["id"] for each in ask(gateway, "streams")] == ["r1", "r2"]
     assert len(ask(gateway, "streams", limit=1)) == 1
 
@@ -93,6 +103,10 @@ def test_explain() -> None:
     assert ask(gateway, "explain", request="r2") == {"worker": 2, "request": "r2", "winner": "b1"}
     with pytest.raises(CommandError, match="no request r9 is known: .*'xdp-router gateway dec"):
         ask(gateway, "explain", request="r9")
+    told = {"id": "r9", "time_s": 1.0, "timeline": []}
+    gateway.remembered.add(9, [("r9", 1.0, json.dumps(told)), ("r2", 1.0, "{}")])
+    assert ask(gateway, "explain", request="r9") == {"worker": 9, **told}
+    assert ask(gateway, "explain", request="r2")["worker"] == 2
     for wrong in ("", 5, None):
         with pytest.raises(CommandError, match="needs a request"):
             ask(gateway, "explain", request=wrong)

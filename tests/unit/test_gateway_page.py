@@ -62,8 +62,7 @@ def test_the_page(monkeypatch: Any) -> None:
         rows=rows,
         config=CONFIG,
         deaths=totals.deaths,
-        reloads=2,
-        reloads_refused=1,
+        reloads=SimpleNamespace(done=2, refused=1),
         hearsay=Hearsay(board, Tasks()),
     )
     page = FiguresPage(("127.0.0.1", 9), cast(Supervisor, supervisor))

@@ -10,19 +10,23 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from xdp_router.daemon.gateway import handover
+from xdp_router.daemon.gateway.estate import Estate
 from xdp_router.daemon.gateway.handover import (
     HandoverError,
     HandoverServer,
     Legacy,
     handover_path,
 )
+from xdp_router.daemon.gateway.kept import Remembered
+from xdp_router.daemon.gateway.totals import Figures
 
 
 class Former:
@@ -36,9 +40,12 @@ class Former:
         os.write(self.board, b"memory")
         self.released = 0
         self.refusal = ""
-        self.server = HandoverServer(control, self._legacy, self._release)
+        self.figures: Figures = {"requests_total": [[["web", "b", "200"], 3]]}
+        self.remembered = Remembered(10)
+        estate = Estate(lambda: self.figures, self.remembered)
+        self.server = HandoverServer(control, self._legacy, self._release, estate)
 
-    def _legacy(self) -> Legacy:
+    async def _legacy(self) -> Legacy:
         if self.refusal:
             raise HandoverError(self.refusal)
         return Legacy(self.board, (1, 2), {"b1": 3}, self.sockets, ["127.0.0.1", 9], 77)
@@ -99,6 +106,60 @@ def test_all_is_handed_over(tmp_path: Path) -> None:
             assert old.released == 1
             succession.close()
             got.close()
+
+    run(work, tmp_path)
+
+
+def test_what_is_counted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A successor is told what there was when it took over, again and again what there is, and
+    the last of it; then the former one hangs up."""
+    monkeypatch.setattr(handover, "SAY_S", 0.01)
+
+    async def work(control: Path) -> None:
+        async with former(control, a=1) as old:
+            succession = await handover.ask(control)
+            assert succession is not None
+            many = {"retries_total": [[[f"listener {at}"], at] for at in range(20_000)]}
+            old.figures = dict(many)
+            heard: list[Mapping[str, Any]] = [await succession.take()]
+            assert heard[0] == {"yours": True, "figures": many}
+            following = asyncio.create_task(succession.follow(heard.append))
+            while len(heard) < 4:  # noqa: ASYNC110 - nobody tells of such a change
+                await asyncio.sleep(0.005)
+            old.figures = {"requests_total": [[["web", "b", "200"], 9]], "streams": []}
+            old.remembered.add(7, [("r", 1.0, "{}")])
+            await old.server.finish()
+            await following
+            assert heard[-2:] == [
+                {"figures": {"requests_total": [[["web", "b", "200"], 9]]}},
+                {"records": [[7, "r", 1.0, "{}"]]},
+            ]
+            succession.close()
+            succession.legacy.close()
+
+    run(work, tmp_path)
+
+
+def test_a_successor_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of an older version: the former one ends all the same, and without a complaint."""
+    monkeypatch.setattr(handover, "SAY_S", 0.001)
+    monkeypatch.setattr(handover, "ANSWER_S", 0.2)
+
+    async def work(control: Path) -> None:
+        for hangs_up in (True, False):
+            async with former(control, a=1) as old:
+                succession = await handover.ask(control)
+                assert succession is not None
+                await succession.take()
+                old.figures = {"retries_total": [[[f"listener {at}"], at] for at in range(50_000)]}
+                if hangs_up:
+                    succession.close()
+                with capture_logs() as lines:
+                    await asyncio.sleep(0.05)
+                    await old.server.finish()
+                assert lines == []
+                succession.close()
+                succession.legacy.close()
 
     run(work, tmp_path)
 
@@ -222,7 +283,7 @@ def test_a_place_where_it_cannot_listen(tmp_path: Path) -> None:
     """It is named."""
 
     async def work(control: Path) -> None:
-        server = HandoverServer(control / "none", lambda: None, lambda: None)  # type: ignore[arg-type, return-value] # never called
+        server = HandoverServer(control / "none", None, None, None)  # type: ignore[arg-type] # never called
         with pytest.raises(HandoverError, match=r"none\.handover: No such file"):
             server.start()
         server.close()

@@ -8,8 +8,8 @@ import os
 from xdp_router.core.config import parse_config
 from xdp_router.daemon.gateway.arms import ARM_TIMES
 from xdp_router.daemon.gateway.board import Board
+from xdp_router.daemon.gateway.estate import PREFIX
 from xdp_router.daemon.gateway.hearsay import Hearsay
-from xdp_router.daemon.gateway.page import PREFIX
 from xdp_router.daemon.gateway.page_told import told_figures
 from xdp_router.daemon.gateway.totals import spread_of
 from xdp_router.daemon.tasks import Tasks
