@@ -304,9 +304,11 @@ class Front:
         return found
 
     def hold_off(self, backend: int, until_ns: int) -> None:
-        """It is to be left alone."""
+        """It is to be left alone; a hold that lasts longer stays."""
+        board, row = self.world.board, self._rows[backend]
         until_ns = min(until_ns, self.world.clock() + HELD_MOST_NS)
-        self.world.board.set_own(self._rows[backend], HELD_UNTIL, until_ns)
+        if until_ns > board.own(row, HELD_UNTIL):
+            board.set_own(row, HELD_UNTIL, until_ns)
 
     # What came of it
 

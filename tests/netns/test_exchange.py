@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from tests.support.fresh_netns import in_fresh_netns
-from tests.support.gateway_client import CutOff, Event, chat, request
+from tests.support.gateway_client import Answer, CutOff, Event, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
 from tests.support.scripted_backend import Step, reset, scripted
@@ -31,6 +31,12 @@ def stream(place: Place, what: bytes | None = None) -> list[Event]:
     with place.connect() as client:
         assert client.send(chat() if what is None else what).head().status == 200
         return list(client.events())
+
+
+def client_of(place: Place, what: bytes) -> Answer:
+    """The answer to one request of a client of its own."""
+    with place.connect() as client:
+        return client.ask(what)
 
 
 # Who wins
@@ -150,7 +156,12 @@ def test_if_all_refuse_the_best_refusal_is_passed_on() -> None:
         answer = client.ask(chat())
         assert answer.status in (429, 503)
         assert answer.head.get("retry-after") == "7"
-        assert place.call(lambda: place.world.board.held_until_ns(0)) > time.monotonic_ns()
+        before_ns = time.monotonic_ns()
+        assert place.call(lambda: place.board.held_until_ns(0)) > before_ns + 25 * 10**9
+        again = client_of(place, chat("status=429,retry-after=2"))
+        assert again.head.get("retry-after") == "2"
+        # Who has asked for half a minute is not asked sooner by what it says later.
+        assert place.call(lambda: place.board.held_until_ns(0)) > before_ns + 25 * 10**9
 
 
 @in_fresh_netns
