@@ -14,6 +14,7 @@ from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, check_model
 from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
+from xdp_router.gateway.request_id import FIELD, ID_MOST, other_ids
 from xdp_router.gateway.tenants import Tenant
 from xdp_router.gateway.ttft_race import TtftRace
 
@@ -77,13 +78,15 @@ def decide(
         and (prompt is not None or (head.method in SAFE and head.framing is Framing.NONE))
     )
     record.mode = "control" if order.control else listener.mode.name.lower()
+    name = record.id.encode()
+    others = other_ids(head.headers, name)
     request = request_to_backend(
         head,
         host=None,
         forwarded_for=client.peer_host,
         proto=b"https" if client.is_tls else b"http",
-        extra=() if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
-        drop=(b"expect",),
+        extra=() if others is None else ((b"X-Request-ID", name),),
+        drop=(b"expect", FIELD) if others else (b"expect",),
     )
     replayable = prompt is not None or head.method in IDEMPOTENT
     if prompt is not None:
@@ -123,12 +126,16 @@ def race_settings(
     )
 
 
-def headers_beside(head: ResponseHead, request: str, win: Win) -> list[tuple[bytes, bytes]]:
-    """What an answer is given beside its own headers: the request's name, and when to come again
-    if everybody refused and this one does not say it."""
+def headers_beside(head: ResponseHead, record: Record, win: Win) -> list[tuple[bytes, bytes]]:
+    """What an answer is given in place of its own headers of these names: the request's name,
+    and when to come again if everybody refused and this one does not say it."""
     extra = []
-    if head.get(b"x-request-id") is None:
-        extra.append((b"X-Request-ID", request.encode()))
+    name = record.id.encode()
+    others = other_ids(head.headers, name)
+    if others is not None:
+        extra.append((b"X-Request-ID", name))
+        if others:
+            record.backend_id = others[0][:ID_MOST].decode("latin-1")
     if win.retry_after_ns is not None and head.get(b"retry-after") is None:
         extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
     return extra

@@ -255,7 +255,7 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        extra = headers_beside(answer.head, record.id, win)
+        extra = headers_beside(answer.head, record, win)
         now_ns = self._clock()
         self._front.world.asked.answered(leg.row, leg)
         record.answer_ns = now_ns  # from here on the client has some of it

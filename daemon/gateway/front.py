@@ -23,6 +23,7 @@ from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
 from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
 from xdp_router.gateway.race_commands import RaceSettings
+from xdp_router.gateway.request_id import given_id
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
 from xdp_router.measure.histogram import Histogram
@@ -369,12 +370,8 @@ class Front:
 
     def record(self, client: Client, head: RequestHead, first_byte_ns: int) -> Record:
         """Of a request that begins."""
-        given = head.get(b"x-request-id")
-        name = ""
-        if given is not None and len(given) <= 128 and given.isascii():
-            name = given.decode()
         record = Record(
-            name or self.world.new_id(),
+            given_id(head.headers) or self.world.new_id(),
             self.listener.name,
             client.peer,
             client.accepted_ns,

@@ -37,7 +37,8 @@ class LegRecord:
 @dataclass(slots=True)
 class Record:
     """One request, or one connection of a ``tls`` listener. ``uncached``: bytes of its prompt that
-    the first choice is thought to have to compute; ``streams``: its tokens come one by one."""
+    the first choice is thought to have to compute; ``streams``: its tokens come one by one;
+    ``backend_id``: what the backend's answer called it, if that was something else."""
 
     id: str
     listener: str
@@ -61,6 +62,7 @@ class Record:
     mode: str = ""
     reason: str = ""
     backend: str = ""
+    backend_id: str = ""
     status: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -94,6 +96,7 @@ class Record:
             "model": self.model,
             "mode": self.mode,
             "backend": self.backend,
+            "backend_id": self.backend_id,
             "reason": self.reason,
             "legs": len(self.legs),
             "hedged": self.hedged,

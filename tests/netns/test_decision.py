@@ -166,12 +166,25 @@ def test_what_the_backend_sees() -> None:
 
 @in_fresh_netns
 def test_a_clients_own_name_for_a_request_is_kept() -> None:
-    """It is found by it; a strange one is not taken."""
+    """It is found by it. A strange one is nobody's: backend, answer and log have one of ours."""
     with gateway('type = "http"', {"a": ""}) as place:
-        ask(place, request("GET", "/health", headers=[("X-Request-ID", "mine-1")]))
-        assert place.explain("mine-1")["status"] == 200
-        ask(place, request("GET", "/health", headers=[("X-Request-ID", "x" * 200)]))
-        assert place.last()["id"] != "x" * 200
+        for own, extra in (
+            (["mine-1"], []),
+            (["mine-2"], [("Connection", "X-Request-ID")]),
+            (["x" * 200], []),
+            ([""], []),
+            (["a b"], []),
+            (["q\xe9"], []),
+            (["one", "two"], []),
+            (["same", "same"], []),
+        ):
+            headers = [*extra, *(("X-Request-ID", each) for each in own)]
+            answer = ask(place, request("POST", "/echo", b"x", headers=headers))
+            name = place.last()["id"]
+            assert (name in own) == (own[0][:5] == "mine-")
+            for told in (answer.head.headers, seen(place, "a")):
+                assert [value for key, value in told if key.lower() == "x-request-id"] == [name]
+            assert place.explain(name)["status"] == 200
 
 
 @in_fresh_netns

@@ -133,6 +133,18 @@ def test_who_says_close_is_not_asked_again() -> None:
 
 
 @in_fresh_netns
+def test_a_request_has_one_name() -> None:
+    """The backend's own name for it is told beside; the client gets the one that is searched by."""
+    own = b"HTTP/1.1 200 OK\r\nX-Request-ID: theirs\r\nX-Request-ID: 2\r\nContent-Length: 0\r\n\r\n"
+    with scripted(ENGINE_PORT, [own]), gateway(HTTP, {}, more=ONE) as place:
+        with place.connect() as client:
+            found = client.ask(request("GET", "/", headers=[("X-Request-ID", "ours")])).head.headers
+        assert [value for key, value in found if key == "x-request-id"] == ["ours"]
+        told = place.last()
+        assert (told["id"], told["backend_id"]) == ("ours", "theirs")
+
+
+@in_fresh_netns
 def test_interim_answers() -> None:
     """100 is the gateway's own business; 103 is the client's."""
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"

@@ -77,8 +77,12 @@ def test_a_table_becomes_json() -> None:
 
 @pytest.mark.parametrize(
     ("benchmark", "quick", "ending"),
-    [("", False, ""), ("", True, "-quick"), ("gateway", False, "-gateway"),
-     ("gateway", True, "-gateway-quick")],
+    [
+        ("", False, ""),
+        ("", True, "-quick"),
+        ("gateway", False, "-gateway"),
+        ("gateway", True, "-gateway-quick"),
+    ],
 )  # fmt: skip - one line each would say less
 def test_a_run_is_written_under_its_name(
     tmp_path: Path, benchmark: str, quick: bool, ending: str

@@ -12,6 +12,7 @@ import json as json_text
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
 
+from xdp_router.gateway import request_id
 from xdp_router.gateway.http_fields import FRAMING_FIELDS, tokens
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 
@@ -30,6 +31,9 @@ _ONE_CONNECTION = frozenset(
 )
 _FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
 _OF_REQUEST = _ONE_CONNECTION | _FORWARDED
+# Whatever Connection says. A body's bytes would be read as the next message if its end were taken
+# out; and a request would lose its name.
+_WHOLE_PATH = FRAMING_FIELDS | {request_id.FIELD}
 _UPGRADE_STAYS = frozenset((101, 426))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HTTP_1_1_REQUIRED = b"\0\0\0\x0d"
@@ -125,7 +129,8 @@ def response_to_client(
     ``close``: the connection ends after this answer, as it does anyway without another end of
     the body. For a client of version 10 an answer in chunks loses Transfer-Encoding and ends
     with the connection; its content has to be sent without the chunks' framing
-    (``BodyReader.payload``). Raises ValueError for an added value with a CR, LF or NUL.
+    (``BodyReader.payload``). Fields in ``extra`` take the place of the answer's own of the same
+    names. Raises ValueError for an added value with a CR, LF or NUL.
     """
     headers = head.headers
     lines = head.raw[:-4].split(b"\r\n")
@@ -134,7 +139,9 @@ def response_to_client(
     status = head.status
     changing = status in _UPGRADE_STAYS
     unchunked = client_version == 10 and head.framing is Framing.CHUNKED
-    drop = (b"transfer-encoding", b"trailer") if unchunked else ()
+    drop = [name.lower() for name, _ in extra]
+    if unchunked:
+        drop += (b"transfer-encoding", b"trailer")
     unwanted = _unwanted(headers, _ONE_CONNECTION, drop)
     for line, (name, _) in zip(lines, headers, strict=True):
         if name not in unwanted or (changing and name == b"upgrade"):
@@ -222,8 +229,7 @@ def _unwanted(
                 named = set(members) if named is None else named.union(members)
     if named is None:
         return base.union(drop) if drop else base
-    # Its bytes would be read as the next message if the body's end were taken out.
-    return base.union(named - FRAMING_FIELDS, drop)
+    return base.union(named - _WHOLE_PATH, drop)
 
 
 def _clean(value: bytes) -> bytes:
