@@ -29,7 +29,8 @@ _NS = 1e9
 
 
 class Client(asyncio.Protocol):
-    """One connection. ``peer_host``: its address, as text."""
+    """One connection. ``peer_host``: its address, as text. ``first_byte_ns``: of the request that
+    is read; 0: nothing of one has come."""
 
     __slots__ = (
         "peer",
@@ -46,7 +47,7 @@ class Client(asyncio.Protocol):
         "_wire",
         "_reader",
         "_buffer",
-        "_first_ns",
+        "first_byte_ns",
         "_timer",
         "_paused",
         "_is_ending",
@@ -71,7 +72,7 @@ class Client(asyncio.Protocol):
         self._wire: Wire | None = None
         self._reader = HeadReader(front.head_limits)
         self._buffer = bytearray()
-        self._first_ns = 0
+        self.first_byte_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._is_ending = False
@@ -105,8 +106,8 @@ class Client(asyncio.Protocol):
         if self.stalled_ns:
             self._ahead(data)
             return
-        if not self._first_ns:
-            self._first_ns = self._clock()
+        if not self.first_byte_ns:
+            self.first_byte_ns = self._clock()
             self.idle_since_ns = 0
         self._buffer += data
         self._next()
@@ -177,7 +178,7 @@ class Client(asyncio.Protocol):
     def _go_on(self) -> None:
         """To the next request."""
         self.resume()
-        self._first_ns = self._clock() if self._buffer else 0
+        self.first_byte_ns = self._clock() if self._buffer else 0
         self.idle_since_ns = 0 if self._buffer else self._clock()
         if self._buffer:
             # In a turn of its own: a client that sends many at once is not served in one.
@@ -188,12 +189,15 @@ class Client(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         front = self._front
         self._count_refused(status)
-        if exchange is not None:
+        if exchange is None:
+            record = front.unread(self, bytes(self._buffer), status, text)
+        else:
+            record = exchange.record
             if exchange.is_answering:
                 exchange.abandon(text)
                 self.reset()
                 return
-            exchange.record.status = status
+            record.status = status
             exchange.abandon(text)
         if not self._is_ending:
             self.write(
@@ -202,8 +206,8 @@ class Client(asyncio.Protocol):
                     text,
                     json=front.listener.kind is ListenerKind.LLM,
                     retry_after_s=retry_after_s,
-                    extra=(((b"X-Request-ID", exchange.record.id.encode()),) if exchange else ()),
-                    to_head=exchange is not None and exchange.head.method == b"HEAD",
+                    extra=((b"X-Request-ID", record.id.encode()),),
+                    to_head=record.method == "HEAD",
                 )
             )
             self._end()
@@ -250,6 +254,7 @@ class Client(asyncio.Protocol):
             head = self._reader.request(self._buffer)
         except SpeaksHttp2 as error:
             self._count_refused(error.status)
+            self._front.unread(self, bytes(self._buffer), error.status, error.reason)
             self.write(http2_refusal(error.reason))
             self._end()
             return
@@ -259,14 +264,14 @@ class Client(asyncio.Protocol):
         if head is None:
             if not self._buffer:  # an empty line, which is no beginning of a head
                 self._stop_timer()
-                self._first_ns, self.idle_since_ns = 0, self._clock()
+                self.first_byte_ns, self.idle_since_ns = 0, self._clock()
             elif self._timer is None:
                 after_s = self._front.listener.head_timeout_ns / _NS
                 self._timer = self._loop.call_later(after_s, self._head_is_late)
             return
         self._stop_timer()
-        record = self._front.record(self, head, self._first_ns)
-        self._first_ns = self.idle_since_ns = 0
+        record = self._front.record(self, head, self.first_byte_ns)
+        self.first_byte_ns = self.idle_since_ns = 0
         try:
             exchange = self.exchange = Exchange(self, self._front, head, record)
             rest = bytes(self._buffer)

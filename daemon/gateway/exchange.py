@@ -67,7 +67,7 @@ class Exchange:
             and head.method == b"POST"
             and head.path.endswith(b"/completions")
         )
-        self._body = RequestBody(head, front.listener.max_body, keep_all=self._is_inference)
+        self._body: RequestBody
         self._decision: Decision | None = None
         self._race: TtftRace | None = None
         self._legs: list[Leg | None] = []
@@ -81,6 +81,8 @@ class Exchange:
 
     def begin(self) -> None:
         """Go on as far as the head alone allows. Raises MessageError."""
+        most, whole = self._front.listener.max_body, self._is_inference
+        self._body = RequestBody(self.head, most, keep_all=whole)
         if self.head.expects_continue:
             self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._is_inference or self._body.is_whole:  # there is none

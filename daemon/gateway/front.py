@@ -26,6 +26,7 @@ from xdp_router.gateway.race_commands import RaceSettings
 from xdp_router.gateway.request_id import given_id
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
+from xdp_router.gateway.unreadable import method_and_path
 from xdp_router.measure.histogram import Histogram
 
 from . import totals
@@ -382,6 +383,19 @@ class Front:
         record.method = head.method.decode("latin-1")
         record.path = head.path.decode("latin-1")
         record.host = head.server_name
+        return record
+
+    def unread(self, client: Client, begun: bytes, status: int, why: str) -> Record:
+        """Of a request that is refused, and over, before its head could be read.
+
+        ``begun``: what came of it.
+        """
+        record = self.connection_record(client.peer, client.accepted_ns)
+        record.first_byte_ns = client.first_byte_ns
+        record.method, record.path = method_and_path(begun)
+        record.status, record.end = status, why
+        record.ended_ns = self.world.clock()
+        self.ended(record)
         return record
 
     def connection_record(self, peer: str, accepted_ns: int) -> Record:
