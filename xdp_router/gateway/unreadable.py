@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be told of a request whose head cannot be read, or never came whole: for its log line."""
+"""What can be told of a request whose head cannot be read, or never came whole."""
 
 from __future__ import annotations
 
