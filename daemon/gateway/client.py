@@ -52,6 +52,7 @@ class Client(asyncio.Protocol):
         "_paused",
         "_is_ending",
         "_lingers",
+        "_said_all",
         "_body_seen",
     )
 
@@ -77,6 +78,7 @@ class Client(asyncio.Protocol):
         self._paused = False
         self._is_ending = False
         self._lingers = False
+        self._said_all = False
         self._body_seen = 0
 
     # What the event loop does
@@ -96,8 +98,9 @@ class Client(asyncio.Protocol):
         if self._is_ending:
             return
         if exchange is not None:
-            if exchange.is_tunnel:
-                exchange.tunnel(data)
+            if exchange.tunnel is not None:
+                exchange.record.bytes_in += len(data)
+                exchange.tunnel.take(data)
             elif exchange.wants_body:
                 self._body(exchange, data, 0)
             else:
@@ -114,9 +117,10 @@ class Client(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         exchange = self.exchange
-        if exchange is not None and exchange.is_tunnel:
-            exchange.tunnel(b"")
-            return True
+        if exchange is not None and exchange.tunnel is not None:
+            self._said_all = True
+            exchange.client_said_all()
+            return not self.is_tls
         if exchange is not None:
             # As nginx has it: whoever has closed its side does not wait for an answer.
             exchange.abandon("the client is gone")
@@ -124,13 +128,15 @@ class Client(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and not self._is_ending:
+            self.eof_received()  # a TLS client that has gone without a word
         self._transport = None
         self._is_ending = True
         self._stop_timer()
         self._front.gone(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.abandon("the client is gone")
+            exchange.abandon("the client is gone", by_reset=exc is not None)
 
     def pause_writing(self) -> None:
         self.stalled_ns = self._clock()
@@ -150,6 +156,11 @@ class Client(asyncio.Protocol):
         """Bytes of an answer."""
         if self._wire is not None and self._transport is not None:
             self._wire.write(data)
+
+    def write_eof(self) -> None:
+        """Nothing more comes of a tunnel's other side."""
+        if not self.is_tls and self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def pause(self) -> None:
         """Read nothing until ``resume``."""
@@ -220,9 +231,10 @@ class Client(asyncio.Protocol):
         rest = bytes(self._buffer)
         self._buffer.clear()
         self.resume()  # it was so much that nothing more was read, maybe
-        if rest and self.exchange is not None:
+        if rest and self.exchange is not None and self.exchange.tunnel is not None:
             # At once: what is read next comes behind it.
-            self.exchange.tunnel(rest)
+            self.exchange.record.bytes_in += len(rest)
+            self.exchange.tunnel.take(rest)
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -349,7 +361,7 @@ class Client(asyncio.Protocol):
         if transport is None:
             return
         self._buffer.clear()
-        if self.is_tls or not transport.can_write_eof():
+        if self.is_tls or self._said_all or not transport.can_write_eof():
             self.close()
             return
         self.resume()

@@ -35,6 +35,7 @@ from .delivery import Delivery
 from .leg import Leg
 from .record import LegRecord, Record
 from .request_body import RequestBody
+from .tunnel import HALF_CLOSED, HALF_LATE, Tunnel
 
 if TYPE_CHECKING:
     from .client import Client
@@ -50,7 +51,7 @@ class Exchange:
     """From a request's head to the last byte of its answer."""
 
     __slots__ = (
-        "record", "head", "client",
+        "record", "head", "client", "tunnel",
         "_front", "_loop", "_clock", "_body", "_is_inference", "_decision", "_race", "_legs",
         "_answers", "_delivery", "_timer", "_client_waits", "_finished",
     )  # fmt: skip
@@ -59,6 +60,8 @@ class Exchange:
         self.client = client
         self.head = head
         self.record = record
+        self.tunnel: Tunnel | None = None
+        """From where both sides speak another protocol on."""
         self._front = front
         self._loop = front.world.loop
         self._clock = front.world.clock
@@ -107,27 +110,21 @@ class Exchange:
         return not self._body.is_whole
 
     @property
-    def is_tunnel(self) -> bool:
-        """Whether both sides speak another protocol by now."""
-        return self._delivery is not None and self._delivery.leg.tunnel
-
-    @property
     def is_answering(self) -> bool:
         """Whether the client has got some of an answer: no other can be given."""
         return self.record.answer_ns > 0
 
-    def tunnel(self, data: bytes) -> None:
-        """Bytes of the client's, in a protocol that is not ours; none: it has nothing more."""
-        assert self._delivery is not None
-        self.record.bytes_in += len(data)
-        if data:
-            self._delivery.leg.write(data)
-        else:
-            self._delivery.leg.write_eof()
+    def client_said_all(self) -> None:
+        """Of its tunnel; the backend's half may go on."""
+        if self.tunnel is not None and self.tunnel.client_ends():
+            self._tunnel_is_over()
 
-    def abandon(self, reason: str) -> None:
-        """Nobody waits for the answer, or the gateway has to end it here."""
+    def abandon(self, reason: str, *, by_reset: bool = False) -> None:
+        """Nobody waits for the answer, or the gateway has to end it here. ``by_reset``: as the
+        client has, which a backend has to see if it speaks to the client itself."""
         race = self._race
+        if by_reset and self.tunnel is not None and self._delivery is not None:
+            self._delivery.leg.reset()
         if race is not None and race.state is not RaceState.OVER:
             self._obey(race.client_gone(self._clock()))
         self._finish(reason)
@@ -274,6 +271,7 @@ class Exchange:
             took_ns = now_ns - max(told.started_ns, record.body_ns)
             self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
         if leg.tunnel:
+            self.tunnel = Tunnel(self.client, leg, self._clock)
             self.client.begin_tunnel()
         if self._client_waits:
             leg.pause()
@@ -387,7 +385,7 @@ class Exchange:
         keep_leg = leg.head is not None and leg.head.keep_alive and self._body.is_whole
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
-        if keep_leg and not leg.tunnel:
+        if keep_leg:
             self._front.world.pool.give_back(leg)
         else:
             leg.close()
@@ -397,11 +395,29 @@ class Exchange:
         else:
             self._set_timer()
 
+    def leg_said_all(self, leg: Leg) -> None:
+        """Of its tunnel; the client's half may go on."""
+        if self.tunnel is not None and self.tunnel.backend_ends():
+            self._tunnel_is_over()
+
+    def _tunnel_is_over(self) -> None:
+        assert self._delivery is not None
+        assert self._race is not None
+        leg = self._delivery.leg
+        self._let_go(leg, "won")
+        self._obey(self._race.leg_ended(leg.number, self._clock()))
+        leg.close()
+        self._finish("complete")
+        self.client.answered(False)
+
     def leg_lost(self, leg: Leg, reason: str, clean: bool) -> None:
         """A connection is gone before its answer was whole."""
         race = self._race
         assert race is not None
         told = self.record.legs[leg.number]
+        if self.tunnel is not None and self.tunnel.ends.backend:
+            self._tunnel_is_over()  # it has said all, and hears nothing more
+            return
         if not told.ready_ns:
             kind = Reason.CONNECT
             self._front.hold_off(self._backend_of(leg), self._clock() + _UNREACHABLE_NS)
@@ -437,7 +453,12 @@ class Exchange:
         delivery, race = self._delivery, self._race
         if delivery is None and self._timer is None:
             self.expire()
-        if delivery is None or race is None or self._finished or delivery.leg.tunnel:
+        if delivery is None or race is None or self._finished:
+            return
+        if self.tunnel is not None:
+            if delivery.newest_ns < before_ns and self.tunnel.is_late(before_ns):
+                self._front.late(self.client, HALF_CLOSED)
+                self.abandon(HALF_LATE, by_reset=True)
             return
         if delivery.newest_ns < before_ns and not self._client_waits:
             delivery.leg.abort()

@@ -204,13 +204,17 @@ class Front:
         for each in list(self.connections):
             exchange = each.exchange
             if each.stalled_ns and each.stalled_ns < stalled_ns:
-                self.figures.count("deadline_closes", listener.name, "slow reader")
-                each.reset()
+                self.late(each, "slow reader")
             elif each.idle_since_ns and each.idle_since_ns < idle_ns:
                 self.figures.count("deadline_closes", listener.name, "idle")
                 each.close()
             elif exchange is not None:
                 exchange.silent(stalled_ns)
+
+    def late(self, connection: Connection, deadline: str) -> None:
+        """It is ended by a deadline, so that nobody takes what came for the whole."""
+        self.figures.count("deadline_closes", self.listener.name, deadline)
+        connection.reset()
 
     def _share(self, limit: int) -> int:
         return max(1, -(-limit // self.world.config.workers))

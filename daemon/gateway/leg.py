@@ -15,7 +15,7 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import Framing, HeadLimits, HeadReader, ResponseHead
 
-from .wire import Wire
+from .wire import Wire, reset
 
 _HEAD_LIMITS = HeadLimits(head_bytes=64 << 10)
 _BAD_GATEWAY = 502
@@ -35,6 +35,9 @@ class LegUser(Protocol):
 
     def leg_done(self, leg: Leg) -> None:
         """The answer is whole; the connection may be used by others from here on."""
+
+    def leg_said_all(self, leg: Leg) -> None:
+        """Of a tunnel the backend's half is at its end; its other half may not be."""
 
     def leg_lost(self, leg: Leg, reason: str, clean: bool) -> None:
         """The connection is gone before that. ``clean``: it may be tried again elsewhere, since
@@ -136,6 +139,11 @@ class Leg(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def reset(self) -> None:
+        """The same by RST: what came is not the whole."""
+        self.user = None
+        reset(self.transport)
+
     def take_over(self, user: LegUser, number: int) -> None:
         """It has waited, and carries ``user``'s request from here on."""
         self.user, self.number, self.reused = user, number, True
@@ -208,7 +216,10 @@ class Leg(asyncio.Protocol):
         user, body = self.user, self.body
         if user is None:
             return False
-        if self.tunnel or (body is not None and not body.done and body.end_of_stream()):
+        if self.tunnel:
+            user.leg_said_all(self)
+            return True
+        if body is not None and not body.done and body.end_of_stream():
             user.leg_done(self)
         else:
             self._give_up("it closed the connection")

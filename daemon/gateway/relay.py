@@ -13,6 +13,7 @@ from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser, a
 
 from .board import IN_FLIGHT
 from .record import LegRecord, Record
+from .tunnel import HALF_CLOSED, HALF_LATE, Ends
 from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Relay(asyncio.Protocol):
         "_left",
         "_legs",
         "_is_ending",
-        "_client_said_all",
-        "_backend_said_all",
+        "ends",
     )
 
     def __init__(self, front: Front) -> None:
@@ -67,7 +67,7 @@ class Relay(asyncio.Protocol):
         self._left = 0
         self._legs: list[_Backend] = []
         self._is_ending = False
-        self._client_said_all = self._backend_said_all = False
+        self.ends = Ends()
 
     @property
     def exchange(self) -> Relay | None:
@@ -90,6 +90,8 @@ class Relay(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.record.bytes_in += len(data)
         if self.backend is not None:
+            if self.ends.newest_ns:
+                self.ends.newest_ns = self._clock()
             self.backend.write(data)
             return
         if self._is_ending:
@@ -119,8 +121,8 @@ class Relay(asyncio.Protocol):
         if not self.record.decided_ns or self._is_ending:
             return False
         # uvloop says it once more when reading is resumed behind it.
-        if not self._client_said_all:
-            self._client_said_all = True
+        if not self.ends.client:
+            self.ends.client, self.ends.newest_ns = True, self._clock()
             if self.backend is not None:
                 self.backend.write_eof()
             self._close_if_over()
@@ -162,7 +164,12 @@ class Relay(asyncio.Protocol):
         reset(self._transport)
 
     def silent(self, before_ns: int) -> None:
-        """A connection of unknown contents may be silent for as long as it likes."""
+        """A connection of unknown contents may be silent for as long as it likes, unless one side
+        has said all."""
+        if self.backend is not None and self.ends.is_late(before_ns):
+            self.backend.reset()
+            self._front.late(self, HALF_CLOSED)
+            self._end(HALF_LATE)
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
@@ -223,7 +230,7 @@ class Relay(asyncio.Protocol):
         front.note_first_byte(leg.index, record, took_ns, now_ns)
         leg.write(bytes(self._hello))
         self._hello.clear()
-        if self._client_said_all:
+        if self.ends.client:
             leg.write_eof()
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -244,28 +251,33 @@ class Relay(asyncio.Protocol):
 
     def received(self, data: bytes) -> None:
         """Bytes of the backend's."""
+        if self.ends.newest_ns:
+            self.ends.newest_ns = self._clock()
         self.record.bytes_out += len(data)
         if self._wire is not None and self._transport is not None:
             self._wire.write(data)
 
     def backend_eof(self) -> None:
         """The backend has nothing more to say; the client may have."""
-        if self._backend_said_all:
+        if self.ends.backend:
             return
-        self._backend_said_all = True
+        self.ends.backend, self.ends.newest_ns = True, self._clock()
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         self._close_if_over()
 
     def _close_if_over(self) -> None:
-        """Both have said all: half-closed connections would stay for ever."""
-        if self._client_said_all and self._backend_said_all and self.backend is not None:
+        """Both have said all."""
+        if self.ends.is_over and self.backend is not None:
             self.backend.close()
             self.close()
             self._end("complete")
 
     def backend_lost(self, error: Exception | None) -> None:
-        """Its connection is closed: so is the client's, in the same way."""
+        """Its connection is closed: so is the client's, in the same way. Who has said all, and is
+        gone when there is more for it to hear, has not broken off."""
+        if self.ends.backend:
+            error = None
         if error is None:
             self.close()
         else:
