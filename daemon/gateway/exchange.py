@@ -232,7 +232,7 @@ class Exchange:
         answer = self._answers.pop(leg.number, None)
         if answer is not None and not self._is_winner(leg):
             told.tokens = found = answer.tokens()
-            if found:
+            if found and outcome == Reason.LOST.value:
                 front.figures.count("loser_tokens", front.listener.name, told.backend, by=found)
         if told.status == 200 and self._decision is not None and self._decision.blocks:
             # Whoever has begun with the prompt has it in its cache.

@@ -130,7 +130,7 @@ class Record:
                 (0 if leg.reused else leg.ready_ns, "connected", name),
                 (leg.head_ns, "answer's head", f"{name}: {leg.status}"),
                 (leg.token_ns, "first token", name),
-                (leg.ended_ns, "leg ended", f"{name}: {leg.outcome}"),
+                (leg.ended_ns, "leg ended", f"{name}: {leg.outcome}{_behind(leg)}"),
             ]
         steps += [
             (self.answer_ns, "first byte to the client", self.backend),
@@ -177,6 +177,11 @@ def _candidate(name: str, terms: Terms, in_flight: int, record: Record) -> dict[
         "ttft_us": None if token_ns is None else round(token_ns / _US, 1),
         "outcome": legs[-1].outcome if legs else "",
     }
+
+
+def _behind(leg: LegRecord) -> str:
+    """How much of an answer that nobody got was there already."""
+    return f"; events that it had sent: {leg.tokens}" if leg.tokens else ""
 
 
 def since(start_ns: int, at_ns: int) -> float | None:

@@ -33,6 +33,12 @@ def stream(place: Place, what: bytes | None = None) -> list[Event]:
         return list(client.events())
 
 
+def counted(place: Place, name: str) -> list[list[object]]:
+    """Rows of one figure."""
+    rows: list[list[object]] = place.call(lambda: place.fronts["front"].plain()).get(name, [])
+    return rows
+
+
 def client_of(place: Place, what: bytes) -> Answer:
     """The answer to one request of a client of its own."""
     with place.connect() as client:
@@ -63,6 +69,8 @@ def test_early_headers_and_roles_win_nothing() -> None:
     with gateway(racing("0s"), {"early": early, "plain": "ttft-ms=100"}) as place:
         stream(place)
         assert place.last()["backend"] == "plain"
+        # What it cost: an event that was there already.
+        assert counted(place, "loser_tokens_total") == [[["front", "early"], 1]]
 
 
 @in_fresh_netns
@@ -133,6 +141,7 @@ def test_a_crash_before_the_first_token_is_retried(fault: str) -> None:
         for _ in range(4):
             assert stream(place)[-1].data == "[DONE]"
         assert not any("broke off" in line for line in place.lines)
+        assert counted(place, "loser_tokens_total") == []  # nobody was better, it failed
         place.settled()
 
 

@@ -55,7 +55,11 @@ def test_a_line_is_one_line_of_json() -> None:
 
 def test_everything_is_explained() -> None:
     """Who could have had it, by which terms; each leg's steps in the order of time."""
-    told = record().explained(LISTENER.backends)
+    made = record()
+    made.legs[0].tokens = 2
+    told = made.explained(LISTENER.backends)
+    ends = [each["detail"] for each in told["timeline"] if each["what"] == "leg ended"]
+    assert ends == ["leg 1 to a: lost; events that it had sent: 2", "leg 2 to b: won"]
     assert told["candidates"][0] == {
         "backend": "a",
         "in_flight": 3,
