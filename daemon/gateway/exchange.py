@@ -265,6 +265,7 @@ class Exchange:
         )
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
+        record.streams = record.streams and answer.is_stream
         record.retries, record.reason = race.retries, why(race, win)
         if not win.refused and answer.head.status < 500:
             # How long the client took to send its body is not the backend's time.

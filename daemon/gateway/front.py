@@ -339,9 +339,10 @@ class Front:
         self.figures.time("ttfb", since_ns, self.listener.name, name)
         if not self._is_told_by(record):
             return
-        self.world.asked.took(self._rows[backend], took_ns, now_ns)
-        if self.listener.kind is ListenerKind.LLM:
-            self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        if self._is_first(record):
+            self.world.asked.took(self._rows[backend], took_ns, now_ns)
+            if self.listener.kind is ListenerKind.LLM:
+                self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         if self.listener.control_arm:
             self.figures.time("arm_first", since_ns, self.listener.name, record.mode)
             self._arms[record.mode].add(since_ns)
@@ -349,21 +350,26 @@ class Front:
         self._hedges.note(_series(record), now_ns - record.legs[0].started_ns, record.uncached)
 
     def _is_told_by(self, record: Record) -> bool:
-        """Whether how long it takes is a time by which backends are compared.
+        """Whether how long it takes says something of a backend.
 
-        Of an engine that is a token's alone: a list of models comes at once from a busy one, too,
-        and so does an error.
+        Of an engine only tokens do: a list of models comes at once from a busy one, too, and so
+        does an error.
         """
         return self.listener.kind is not ListenerKind.LLM or (
             record.is_inference and record.status < HTTPStatus.MULTIPLE_CHOICES
         )
+
+    def _is_first(self, record: Record) -> bool:
+        """Whether that is the time to a first byte or token: an answer in one piece takes as long
+        as all of its tokens, by which backends are not compared."""
+        return record.streams or self.listener.kind is not ListenerKind.LLM
 
     def note_lost(self, backend: int, record: Record, leg: LegRecord) -> None:
         """A leg was given up that had no first byte by then: it takes that long, or longer.
 
         Who never wins would count as one of whom nothing is known, and be asked first.
         """
-        if not self._is_told_by(record):
+        if not self._is_told_by(record) or not self._is_first(record):
             return
         now_ns = self.world.clock()
         lasted_ns = now_ns - leg.started_ns
