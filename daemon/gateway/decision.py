@@ -32,13 +32,14 @@ IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
 @dataclass(slots=True)
 class Decision:
     """``order``: of backends. ``request``: the head as it goes to each. ``blocks``: of the
-    prompt."""
+    prompt, and ``shares``, how much of them each backend that was looked at is thought to have."""
 
     order: Order
     settings: RaceSettings
     request: bytes
     tenant: Tenant
     blocks: tuple[int, ...]
+    shares: dict[int, float]
     prompt_bytes: int
 
 
@@ -65,11 +66,12 @@ def decide(
     tenant = front.tenants.admit(headers.get("x-tenant-id", ""), front.world.clock())
     record.tenant = tenant.name
     blocks: tuple[int, ...] = ()
+    shares: dict[int, float] = {}
     if prompt is not None and front.cache is not None:
         blocks = front.cache.blocks_of(prompt.text)
     urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
     order = record.order = front.chooser.order(
-        found, partial(front.known, blocks=blocks), urgency, front.world.draws()
+        found, partial(front.known, blocks=blocks, shares=shares), urgency, front.world.draws()
     )
     raced = (
         listener.mode is Mode.RACE
@@ -95,7 +97,7 @@ def decide(
     hedge_ns = front.hedge_ns(record) if raced else 0
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
     prompt_bytes = len(prompt.text) if prompt is not None else 0
-    return Decision(order, settings, request, tenant, blocks, prompt_bytes)
+    return Decision(order, settings, request, tenant, blocks, shares, prompt_bytes)
 
 
 def may_have_rival(front: Front, decision: Decision, candidate: int) -> bool:

@@ -249,8 +249,14 @@ class Front:
             waited_ns=waited_ns,
         )
 
-    def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
-        """What is known of each at this moment."""
+    def known(
+        self,
+        backends: Sequence[int],
+        blocks: tuple[int, ...],
+        shares: dict[int, float] | None = None,
+    ) -> list[Known]:
+        """What is known of each at this moment. ``shares``: what they have of a prompt's blocks,
+        by backend; what is not there yet is put there."""
         board, now_ns = self.world.board, self.world.clock()
         fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
         told_ns = now_ns - self.listener.told_age_ns
@@ -266,7 +272,12 @@ class Front:
             if board.common(row, TOLD_AT) > told_ns:
                 self._hear(known, row, told_ns)
             if blocks and self.cache is not None:
-                known.cache = self.cache.hit(index, blocks)
+                if shares is None:
+                    known.cache = self.cache.hit(index, blocks)
+                elif index in shares:
+                    known.cache = shares[index]
+                else:
+                    known.cache = shares[index] = self.cache.hit(index, blocks)
             out.append(known)
         return out
 
@@ -328,7 +339,7 @@ class Front:
         labels = self.listener.name, self.listener.backends[backend].name
         self.figures.count("legs", *labels)
         if self.cache is not None and decision.prompt_bytes:
-            there = self.cache.hit(backend, decision.blocks) * len(decision.blocks)
+            there = decision.shares.get(backend, 0.0) * len(decision.blocks)
             self.figures.count("prompt_bytes", *labels, by=decision.prompt_bytes)
             self.figures.count("predicted_bytes", *labels, by=round(there) * BLOCK_BYTES)
 

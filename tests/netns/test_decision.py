@@ -10,6 +10,7 @@ from tests.support.gateway_client import Answer, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from xdp_router.daemon.gateway.record import Record
 from xdp_router.gateway.hedge_delay import LEAST_SAMPLES
+from xdp_router.gateway.prefix_cache import PrefixCache
 
 ROUTED = """type = "http"
 [[listener.route]]
@@ -114,6 +115,32 @@ def test_what_a_cache_has_need_not_be_computed() -> None:
             found.append(place.last()["uncached_bytes"])
         assert found[0] > 1_900
         assert found[1] < 300
+
+
+def test_the_cache_is_asked_once_for_each_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a request; what was decided by is what its legs are told to have."""
+    asked: list[int] = []
+    hit = PrefixCache.hit
+
+    def counting(cache: PrefixCache, backend: int, blocks: tuple[int, ...]) -> float:
+        asked.append(backend)
+        return hit(cache, backend, blocks)
+
+    monkeypatch.setattr(PrefixCache, "hit", counting)
+
+    def there() -> None:
+        race = 'type = "llm"\n[listener.race]\nhedge = "0s"\n'
+        with gateway(race, {"a": "ttft-ms=60", "b": "ttft-ms=60"}) as place:
+            for number in range(2):
+                ask(place, chat(prompt="word " * 400))
+                place.settled()
+                assert sorted(asked) == [0, 1], number
+                asked.clear()
+            rows = place.call(lambda: place.fronts["front"].figures.plain())
+            predicted = rows["predicted_bytes_total"]
+            assert sum(value for _, value in predicted) >= 7 * 256
+
+    in_fresh_netns(there)()
 
 
 @in_fresh_netns
