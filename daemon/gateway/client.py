@@ -13,6 +13,7 @@ from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
 from .exchange import Exchange
+from .record import Record, of_request, of_unread
 from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Client(asyncio.Protocol):
         front = self._front
         self._count_refused(status)
         if exchange is None:
-            record = front.unread(self, bytes(self._buffer), status, text)
+            record = self._unread(status, text)
         else:
             record = exchange.record
             if exchange.is_answering:
@@ -222,6 +223,13 @@ class Client(asyncio.Protocol):
                 )
             )
             self._end()
+
+    def _unread(self, status: int, text: str) -> Record:
+        """Of what is refused before there is an exchange."""
+        front, begun = self._front, bytes(self._buffer)
+        record = of_unread(front.world, front.listener.name, self, begun, status, text)
+        front.ended(record)
+        return record
 
     def _count_refused(self, status: int) -> None:
         self._front.figures.count("refused", self._front.listener.name, str(status))
@@ -266,7 +274,7 @@ class Client(asyncio.Protocol):
             head = self._reader.request(self._buffer)
         except SpeaksHttp2 as error:
             self._count_refused(error.status)
-            self._front.unread(self, bytes(self._buffer), error.status, error.reason)
+            self._unread(error.status, error.reason)
             self.write(http2_refusal(error.reason))
             self._end()
             return
@@ -282,10 +290,11 @@ class Client(asyncio.Protocol):
                 self._timer = self._loop.call_later(after_s, self._head_is_late)
             return
         self._stop_timer()
-        record = self._front.record(self, head, self.first_byte_ns)
+        front = self._front
+        record = of_request(front.world, front.listener.name, self, head)
         self.first_byte_ns = self.idle_since_ns = 0
         try:
-            exchange = self.exchange = Exchange(self, self._front, head, record)
+            exchange = self.exchange = Exchange(self, front, head, record)
             rest = bytes(self._buffer)
             self._buffer.clear()
             exchange.begin()

@@ -11,12 +11,11 @@ from xdp_router.core.listeners import Listener
 from xdp_router.core.model import Mode
 from xdp_router.gateway.chooser import Order
 from xdp_router.gateway.http_forward import request_to_backend
-from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
+from xdp_router.gateway.http_head import Framing, RequestHead
 from xdp_router.gateway.prompt import Prompt, check_model
-from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
-from xdp_router.gateway.request_id import FIELD, ID_MOST, other_ids
+from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings
+from xdp_router.gateway.request_id import FIELD, other_ids
 from xdp_router.gateway.tenants import Tenant
-from xdp_router.gateway.ttft_race import TtftRace
 
 from .record import Record
 
@@ -126,29 +125,3 @@ def race_settings(
         on_head=not inference,
         replayable=replayable,
     )
-
-
-def headers_beside(head: ResponseHead, record: Record, win: Win) -> list[tuple[bytes, bytes]]:
-    """What an answer is given in place of its own headers of these names: the request's name,
-    and when to come again if everybody refused and this one does not say it."""
-    extra = []
-    name = record.id.encode()
-    others = other_ids(head.headers, name)
-    if others is not None:
-        extra.append((b"X-Request-ID", name))
-        if others:
-            record.backend_id = others[0][:ID_MOST].decode("latin-1")
-    if win.retry_after_ns is not None and head.get(b"retry-after") is None:
-        extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
-    return extra
-
-
-def why(race: TtftRace, win: Win) -> str:
-    """In a few words, why the winner of a race has won."""
-    if win.refused:
-        return "all refused"
-    if len(race.legs) == 1:
-        return "first choice"
-    if race.hedges:
-        return "hedge won" if race.legs[win.leg].hedge else "won against a hedge"
-    return "retry"

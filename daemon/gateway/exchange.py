@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xdp_router.core.listeners import ListenerKind
 from xdp_router.gateway.first_token import Verdict, whole_answer
 from xdp_router.gateway.http_forward import response_to_client
-from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
+from xdp_router.gateway.http_head import RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, read_prompt
 from xdp_router.gateway.race_commands import (
     BreakOff,
@@ -30,9 +30,10 @@ from xdp_router.gateway.retry_after import retry_after_ns
 from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
-from .decision import Decision, decide, headers_beside, may_have_rival, why
+from .decision import Decision, decide, may_have_rival
 from .delivery import Delivery
 from .leg import Leg
+from .outcome import failure, goes_on, headers_beside, why
 from .record import LegRecord, Record
 from .request_body import RequestBody
 from .tunnel import HALF_CLOSED, HALF_LATE, Tunnel
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from .client import Client
     from .front import Front
 
-_UNREACHABLE_NS = 1_000_000_000
-"""How long a backend is left alone that could not be connected to."""
 _SWEPT_NS = 2_000_000_000
 _NS = 1e9
 
@@ -126,7 +125,7 @@ class Exchange:
         if by_reset and self.tunnel is not None and self._delivery is not None:
             self._delivery.leg.reset()
         if race is not None and race.state is not RaceState.OVER:
-            self._obey(race.client_gone(self._clock()))
+            self._obey(race.client_gone())
         self._finish(reason)
 
     def client_writable(self, writable: bool) -> None:
@@ -260,13 +259,12 @@ class Exchange:
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns
-        delivery.begin(
-            answer, close=not self._keeps_client(answer.head), extra=extra, version=version
-        )
+        keeps = not self._front.retired and self._body.is_whole and goes_on(self.head, answer.head)
+        delivery.begin(answer, close=not keeps, extra=extra, version=version)
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
         record.streams = record.streams and answer.is_stream
-        record.retries, record.reason = race.retries, why(race, win)
+        record.reason = why(race, win)
         if not win.refused and answer.head.status < 500:
             # How long the client took to send its body is not the backend's time.
             took_ns = now_ns - max(told.started_ns, record.body_ns)
@@ -277,19 +275,9 @@ class Exchange:
         if self._client_waits:
             leg.pause()
 
-    def _keeps_client(self, answer: ResponseHead) -> bool:
-        return (
-            self.head.keep_alive
-            and not self._front.retired
-            and self._body.is_whole
-            and answer.framing is not Framing.CLOSE
-            and answer.framing is not Framing.TUNNEL
-        )
-
     def _give_up(self, given: GiveUp) -> None:
         after_ns = given.retry_after_ns
         after_s = None if after_ns is None else max(1, -(-after_ns // 1_000_000_000))
-        self.record.retries = self._race.retries if self._race is not None else 0
         self.record.reason = given.reason.value
         self.client.refuse(given.status, f"no answer: {given.reason.value}", after_s)
 
@@ -365,7 +353,7 @@ class Exchange:
             self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
         else:
             told.token_ns = now_ns
-            self._obey(race.leg_token(leg.number, now_ns, verdict is Verdict.TOKEN))
+            self._obey(race.leg_token(leg.number, now_ns))
         self._set_timer()
 
     def leg_done(self, leg: Leg) -> None:
@@ -378,7 +366,7 @@ class Exchange:
             if whole_answer(self._answers[leg.number].content()) is Verdict.ERROR:
                 self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
             else:
-                self._obey(race.leg_token(leg.number, now_ns, 0))
+                self._obey(race.leg_token(leg.number, now_ns))
         if leg.user is not self:
             self._set_timer()
             return  # it was an error
@@ -420,12 +408,8 @@ class Exchange:
             self._tunnel_is_over()  # it has said all, and hears nothing more
             return
         if not told.ready_ns:
-            kind = Reason.CONNECT
-            self._front.hold_off(self._backend_of(leg), self._clock() + _UNREACHABLE_NS)
-        elif leg.reused and clean:
-            kind = Reason.STALE
-        else:
-            kind = Reason.CRASH
+            self._front.not_connected(self._backend_of(leg), reason)
+        kind = failure(leg, told, clean)
         self._front.figures.count("failed_legs", self._front.listener.name, told.backend)
         if not self._is_winner(leg):
             self._let_go(leg, reason)
@@ -467,11 +451,14 @@ class Exchange:
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
-        self._note_sent()
+        self._note_progress()
         age_s = round((self._clock() - self.record.accepted_ns) / _NS, 3)
         return {**self.record.summary(), "age_s": age_s}
 
-    def _note_sent(self) -> None:
+    def _note_progress(self) -> None:
+        if self._race is not None:
+            self.record.retries = self._race.retries
+            self.record.hedges_denied = self._race.hedges_denied
         if self._delivery is not None:
             self.record.tokens, self.record.bytes_out = self._delivery.tokens, self._delivery.sent
 
@@ -502,7 +489,7 @@ class Exchange:
         self._end_legs(end)
         if self._decision is not None:
             self._front.tenants.release(self._decision.tenant)
-        self._note_sent()
+        self._note_progress()
         self.record.ended_ns = self._clock()
         self.record.end = end
         self._front.ended(self.record)

@@ -23,10 +23,8 @@ from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
 from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
 from xdp_router.gateway.race_commands import RaceSettings
-from xdp_router.gateway.request_id import given_id
 from xdp_router.gateway.routes import Routes
 from xdp_router.gateway.tenants import Tenants
-from xdp_router.gateway.unreadable import method_and_path
 from xdp_router.measure.histogram import Histogram
 
 from . import totals
@@ -49,7 +47,7 @@ from .client import Client
 from .decision import Decision, race_settings
 from .figures import Figures
 from .leg import Leg, LegUser
-from .pool import IDLE_NS, RECENT_NS, Pool
+from .pool import IDLE_NS, RECENT_NS, REFUSED, Pool
 from .record import LegRecord, Record
 from .relay import Relay
 
@@ -57,6 +55,8 @@ FRESH_NS = 10_000_000_000
 """How long a first-token time is believed."""
 RETIRED_QUIET_NS = 1_000_000_000
 RETIRE_AGAIN_S = 0.25
+UNREACHABLE_NS = 1_000_000_000
+"""How long a backend is left alone that could not be connected to."""
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
@@ -327,6 +327,12 @@ class Front:
         if until_ns > board.own(row, HELD_UNTIL):
             board.set_own(row, HELD_UNTIL, until_ns)
 
+    def not_connected(self, backend: int, reason: str) -> None:
+        """It is left alone for a while; where nobody listens, the engine has lost its cache."""
+        self.hold_off(backend, self.world.clock() + UNREACHABLE_NS)
+        if self.cache is not None and reason == REFUSED:
+            self.cache.forget(backend)
+
     # What came of it
 
     def note_prompt(self, backend: int, blocks: tuple[int, ...]) -> None:
@@ -389,40 +395,6 @@ class Front:
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""
         self.figures.time("token_gap", gap_ns, self.listener.name, record.backend, record.model)
-
-    def record(self, client: Client, head: RequestHead, first_byte_ns: int) -> Record:
-        """Of a request that begins."""
-        record = Record(
-            given_id(head.headers) or self.world.new_id(),
-            self.listener.name,
-            client.peer,
-            client.accepted_ns,
-            self.world.wall(),
-            first_byte_ns=first_byte_ns,
-            head_ns=self.world.clock(),
-        )
-        record.method = head.method.decode("latin-1")
-        record.path = head.path.decode("latin-1")
-        record.host = head.server_name
-        return record
-
-    def unread(self, client: Client, begun: bytes, status: int, why: str) -> Record:
-        """Of a request that is refused, and over, before its head could be read.
-
-        ``begun``: what came of it.
-        """
-        record = self.connection_record(client.peer, client.accepted_ns)
-        record.first_byte_ns = client.first_byte_ns
-        record.method, record.path = method_and_path(begun)
-        record.status, record.end = status, why
-        record.ended_ns = self.world.clock()
-        self.ended(record)
-        return record
-
-    def connection_record(self, peer: str, accepted_ns: int) -> Record:
-        """Of a connection that is one decision."""
-        name = self.listener.name
-        return Record(self.world.new_id(), name, peer, accepted_ns, self.world.wall())
 
     def ended(self, record: Record) -> None:
         """A request is over."""

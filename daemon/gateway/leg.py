@@ -64,6 +64,7 @@ class Leg(asyncio.Protocol):
         "head",
         "tunnel",
         "is_full",
+        "is_unreadable",
         "_buffer",
         "_reader",
         "_method",
@@ -87,6 +88,8 @@ class Leg(asyncio.Protocol):
         self.tunnel = False
         self.is_full = False
         """Whether what was written waits, and nothing more should come."""
+        self.is_unreadable = False
+        """Whether it has ended by an answer that is none."""
         self._buffer = bytearray()
         self._reader = HeadReader(_HEAD_LIMITS)
         self._method = b"GET"
@@ -176,6 +179,7 @@ class Leg(asyncio.Protocol):
             else:
                 self._content(user, data)
         except MessageError as error:
+            self.is_unreadable = True
             self._give_up(error.reason)
 
     def _heads(self, user: LegUser) -> None:

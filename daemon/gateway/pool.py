@@ -11,6 +11,7 @@ from xdp_router.core.listeners import SocketAddress
 
 from .leg import Leg, LegUser
 
+REFUSED = "it refused the connection"
 IDLE_NS = 4_000_000_000
 """Servers close a connection after 5 s and more without a request (uvicorn; nginx 75 s)."""
 RECENT_NS = 500_000_000
@@ -112,7 +113,7 @@ class Pool:
         except TimeoutError:
             reason = f"no connection within {timeout_s * 1000:g} ms"
         except ConnectionRefusedError:
-            reason = "it refused the connection"
+            reason = REFUSED
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
         if reason:

@@ -9,13 +9,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from xdp_router.core.listeners import ListenerBackend
 from xdp_router.core.score import Terms
 from xdp_router.gateway.chooser import Order
+from xdp_router.gateway.http_head import RequestHead
+from xdp_router.gateway.request_id import given_id
+from xdp_router.gateway.unreadable import method_and_path
+
+if TYPE_CHECKING:
+    from .front import World
 
 _US = 1e3
+
+
+class Peer(Protocol):
+    """A client's connection."""
+
+    peer: str
+    accepted_ns: int
+    first_byte_ns: int
 
 
 @dataclass(slots=True)
@@ -68,6 +82,7 @@ class Record:
     bytes_out: int = 0
     tokens: int = 0
     hedged: int = 0
+    hedges_denied: int = 0
     retries: int = 0
     end: str = ""
     is_inference: bool = False
@@ -139,6 +154,7 @@ class Record:
         return {
             **self.summary(),
             "uncached_bytes": self.uncached,
+            "hedges_denied": self.hedges_denied,
             "candidates": [
                 _candidate(backends[index].name, terms, in_flight, self)
                 for index, terms, in_flight in self._compared()
@@ -152,6 +168,43 @@ class Record:
 
     def _compared(self) -> list[tuple[int, Terms, int]]:
         return [] if self.order is None else self.order.told()
+
+
+def of_request(world: World, listener: str, client: Peer, head: RequestHead) -> Record:
+    """Of a request whose head is there."""
+    record = Record(
+        given_id(head.headers) or world.new_id(),
+        listener,
+        client.peer,
+        client.accepted_ns,
+        world.wall(),
+        first_byte_ns=client.first_byte_ns,
+        head_ns=world.clock(),
+    )
+    record.method = head.method.decode("latin-1")
+    record.path = head.path.decode("latin-1")
+    record.host = head.server_name
+    return record
+
+
+def of_unread(
+    world: World, listener: str, client: Peer, begun: bytes, status: int, why: str
+) -> Record:
+    """Of a request that is refused, and over, before its head could be read.
+
+    ``begun``: what came of it.
+    """
+    record = of_connection(world, listener, client.peer, client.accepted_ns)
+    record.first_byte_ns = client.first_byte_ns
+    record.method, record.path = method_and_path(begun)
+    record.status, record.end = status, why
+    record.ended_ns = world.clock()
+    return record
+
+
+def of_connection(world: World, listener: str, peer: str, accepted_ns: int) -> Record:
+    """Of a connection that is one decision."""
+    return Record(world.new_id(), listener, peer, accepted_ns, world.wall())
 
 
 def _candidate(name: str, terms: Terms, in_flight: int, record: Record) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser, alert_record
 
 from .board import IN_FLIGHT
-from .record import LegRecord, Record
+from .record import LegRecord, Record, of_connection
 from .tunnel import HALF_CLOSED, HALF_LATE, Ends
 from .wire import Wire, peer_of, reset
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _UNRECOGNIZED_NAME = 112
 _INTERNAL_ERROR = 80
-_HELD_NS = 1_000_000_000
 _NS = 1e9
 
 
@@ -54,7 +53,7 @@ class Relay(asyncio.Protocol):
         self.peer = ""
         self.peer_host = b""
         self.accepted_ns = self.idle_since_ns = self.stalled_ns = 0
-        self.record: Record = front.connection_record("", 0)
+        self.record: Record = of_connection(front.world, front.listener.name, "", 0)
         self.backend: _Backend | None = None
         self._front = front
         self._loop = front.world.loop
@@ -239,7 +238,7 @@ class Relay(asyncio.Protocol):
         """A candidate cannot be connected to."""
         self._legs.remove(leg)
         leg.told.ended_ns, leg.told.outcome = self._clock(), reason
-        self._front.hold_off(leg.index, self._clock() + _HELD_NS)
+        self._front.not_connected(leg.index, reason)
         self._front.figures.count("failed_legs", self._front.listener.name, leg.told.backend)
         if self.backend is not None or self._is_ending:
             return

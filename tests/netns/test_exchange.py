@@ -93,7 +93,8 @@ def test_rivals_are_paid_for() -> None:
     quiet = racing("1ms") + "extra_legs = 0\n"
     with gateway(quiet, {"one": "ttft-ms=60", "two": "ttft-ms=60"}) as place:
         stream(place)
-        assert place.last()["legs"] == 1
+        told = place.last()
+        assert (told["legs"], told["hedges_denied"]) == (1, 1)
 
 
 @in_fresh_netns
@@ -147,14 +148,18 @@ def test_a_crash_before_the_first_token_is_retried(fault: str) -> None:
 
 @in_fresh_netns
 def test_where_nobody_listens_another_one_is_taken() -> None:
-    """And for a while it is not tried first again."""
+    """And for a while it is not tried first again; what its cache had is forgotten."""
     port = ENGINE_PORT + 50
     nobody = f'[[listener.backend]]\nname = "nobody"\naddress = "127.0.0.1:{port}"\n'
     with gateway(ONE, {"there": ""}, more=nobody) as place:
+        cache = place.fronts["front"].cache
+        assert cache is not None
+        place.call(lambda: cache.credit(1, (1, 2, 3)))
         for _ in range(6):
             stream(place)
         tried = place.call(lambda: place.fronts["front"].figures.plain())["failed_legs_total"]
         assert tried == [[["front", "nobody"], 1]]
+        assert place.call(lambda: cache.size(1)) == 0
 
 
 @in_fresh_netns

@@ -47,7 +47,7 @@ def test_an_answer_that_is_none_is_a_502(bad: bytes) -> None:
         with place.connect() as client:
             answer = client.ask(GET)
         assert answer.status == 502
-        assert b"SSH" not in answer.body
+        assert answer.body == b"no answer: an answer that cannot be read\n"
         place.settled()
         assert idle(place) == 0
 
