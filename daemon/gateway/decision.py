@@ -14,7 +14,7 @@ from xdp_router.gateway.http_forward import request_to_backend
 from xdp_router.gateway.http_head import Framing, RequestHead
 from xdp_router.gateway.prompt import Prompt, check_model
 from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings
-from xdp_router.gateway.request_id import FIELD, other_ids
+from xdp_router.gateway.request_id import FIELD
 from xdp_router.gateway.tenants import Tenant
 
 from .record import Record
@@ -79,15 +79,13 @@ def decide(
         and (prompt is not None or (head.method in SAFE and head.framing is Framing.NONE))
     )
     record.mode = "control" if order.control else listener.mode.name.lower()
-    name = record.id.encode()
-    others = other_ids(head.headers, name)
     request = request_to_backend(
         head,
         host=None,
         forwarded_for=client.peer_host,
         proto=b"https" if client.is_tls else b"http",
-        extra=() if others is None else ((b"X-Request-ID", name),),
-        drop=(b"expect", FIELD) if others else (b"expect",),
+        extra=() if record.is_id_given else ((b"X-Request-ID", record.id.encode()),),
+        drop=(b"expect", FIELD) if record.is_id_given is False else (b"expect",),
     )
     replayable = prompt is not None or head.method in IDEMPOTENT
     if prompt is not None:

@@ -59,13 +59,22 @@ class Delivery:
             self._unchunk = BodyReader(Framing.CHUNKED, decode=True, status=502)
 
     def begin(
-        self, answer: Answer, *, close: bool, extra: Sequence[tuple[bytes, bytes]], version: int
+        self,
+        answer: Answer,
+        *,
+        close: bool,
+        extra: Sequence[tuple[bytes, bytes]],
+        version: int,
+        drop: Sequence[bytes] = (),
     ) -> None:
-        """The head, and what has come behind it so far, in one piece."""
+        """The head, and what has come behind it so far, in one piece. ``extra``, ``drop``: as for
+        ``response_to_client``."""
         self.keeps_client = not close and self._unchunk is None
         kept = self._taken(b"".join(answer.kept))
         answer.kept.clear()
-        head = response_to_client(answer.head, close=close, extra=extra, client_version=version)
+        head = response_to_client(
+            answer.head, close=close, extra=extra, client_version=version, drop=drop
+        )
         self._write(head + kept)
 
     def more(self, data: bytes) -> None:

@@ -253,14 +253,14 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        extra = headers_beside(answer.head, record, win)
+        extra, drop = headers_beside(answer.head, record, win)
         now_ns = self._clock()
         self._front.world.asked.answered(leg.row, leg)
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns
         keeps = not self._front.retired and self._body.is_whole and goes_on(self.head, answer.head)
-        delivery.begin(answer, close=not keeps, extra=extra, version=version)
+        delivery.begin(answer, close=not keeps, extra=extra, version=version, drop=drop)
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
         record.streams = record.streams and answer.is_stream

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.race_commands import Reason, Win
-from xdp_router.gateway.request_id import ID_MOST, other_ids
+from xdp_router.gateway.request_id import FIELD, ID_MOST, other_ids
 from xdp_router.gateway.ttft_race import TtftRace
 
 from .record import LegRecord, Record
@@ -16,19 +17,24 @@ if TYPE_CHECKING:
     from .leg import Leg
 
 
-def headers_beside(head: ResponseHead, record: Record, win: Win) -> list[tuple[bytes, bytes]]:
-    """What an answer is given in place of its own headers of these names: the request's name,
-    and when to come again if everybody refused and this one does not say it."""
-    extra = []
+def headers_beside(
+    head: ResponseHead, record: Record, win: Win
+) -> tuple[list[tuple[bytes, bytes]], Sequence[bytes]]:
+    """What an answer is given beside its own headers: the request's name, and when to come again
+    if everybody refused and this one does not say it. Then those of its own that it loses: names
+    that somebody else has for the request."""
+    extra: list[tuple[bytes, bytes]] = []
+    drop: Sequence[bytes] = ()
     name = record.id.encode()
     others = other_ids(head.headers, name)
     if others is not None:
         extra.append((b"X-Request-ID", name))
         if others:
+            drop = (FIELD,)
             record.backend_id = others[0][:ID_MOST].decode("latin-1")
     if win.retry_after_ns is not None and head.get(b"retry-after") is None:
         extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
-    return extra
+    return extra, drop
 
 
 def goes_on(request: RequestHead, answer: ResponseHead) -> bool:

@@ -52,7 +52,8 @@ class LegRecord:
 class Record:
     """One request, or one connection of a ``tls`` listener. ``uncached``: bytes of its prompt that
     the first choice is thought to have to compute; ``streams``: its tokens come one by one;
-    ``backend_id``: what the backend's answer called it, if that was something else."""
+    ``backend_id``: what the backend's answer called it, if that was something else;
+    ``is_id_given``: the client has named it so, or False: by a name that is not used."""
 
     id: str
     listener: str
@@ -86,6 +87,7 @@ class Record:
     retries: int = 0
     end: str = ""
     is_inference: bool = False
+    is_id_given: bool | None = None
     order: Order | None = None
     legs: list[LegRecord] = field(default_factory=list)
 
@@ -172,8 +174,9 @@ class Record:
 
 def of_request(world: World, listener: str, client: Peer, head: RequestHead) -> Record:
     """Of a request whose head is there."""
+    given = given_id(head.headers)
     record = Record(
-        given_id(head.headers) or world.new_id(),
+        given or world.new_id(),
         listener,
         client.peer,
         client.accepted_ns,
@@ -184,6 +187,8 @@ def of_request(world: World, listener: str, client: Peer, head: RequestHead) -> 
     record.method = head.method.decode("latin-1")
     record.path = head.path.decode("latin-1")
     record.host = head.server_name
+    if given is not None:
+        record.is_id_given = bool(given)
     return record
 
 

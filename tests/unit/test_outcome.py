@@ -55,14 +55,15 @@ def test_what_an_answer_is_given() -> None:
     again, rounded up, if the answer does not say it."""
     record = Record("r-1", "l", "c", 0, 0.0)
     plain = read_response(b"HTTP/1.1 503 No\r\n\r\n", b"GET", HeadLimits())
-    assert headers_beside(plain, record, Win(0)) == [(b"X-Request-ID", b"r-1")]
+    named = (b"X-Request-ID", b"r-1")
+    assert headers_beside(plain, record, Win(0)) == ([named], ())
     assert record.backend_id == ""
     wait = Win(0, refused=True, retry_after_ns=1_200_000_000)
-    assert headers_beside(plain, record, wait)[1] == (b"Retry-After", b"2")
+    assert headers_beside(plain, record, wait)[0] == [named, (b"Retry-After", b"2")]
     same = b"HTTP/1.1 503 No\r\nX-Request-ID: r-1\r\nRetry-After: 9\r\n\r\n"
-    assert headers_beside(read_response(same, b"GET", HeadLimits()), record, wait) == []
+    assert headers_beside(read_response(same, b"GET", HeadLimits()), record, wait) == ([], ())
     other = read_response(same.replace(b"r-1", b"x" * 500), b"GET", HeadLimits())
-    assert headers_beside(other, record, Win(0)) == [(b"X-Request-ID", b"r-1")]
+    assert headers_beside(other, record, Win(0)) == ([named], (b"x-request-id",))
     assert record.backend_id == "x" * 128
 
 

@@ -123,14 +123,15 @@ def response_to_client(
     close: bool,
     extra: Sequence[tuple[bytes, bytes]] = (),
     client_version: int = 11,
+    drop: Sequence[bytes] = (),
 ) -> bytes:
     """Return the head to send to the client for a backend's answer.
 
     ``close``: the connection ends after this answer, as it does anyway without another end of
     the body. For a client of version 10 an answer in chunks loses Transfer-Encoding and ends
     with the connection; its content has to be sent without the chunks' framing
-    (``BodyReader.payload``). Fields in ``extra`` take the place of the answer's own of the same
-    names. Raises ValueError for an added value with a CR, LF or NUL.
+    (``BodyReader.payload``). Fields in ``extra`` are added and those in ``drop`` (lower case) left
+    out. Raises ValueError for an added value with a CR, LF or NUL.
     """
     headers = head.headers
     lines = head.raw[:-4].split(b"\r\n")
@@ -139,9 +140,8 @@ def response_to_client(
     status = head.status
     changing = status in _UPGRADE_STAYS
     unchunked = client_version == 10 and head.framing is Framing.CHUNKED
-    drop = [name.lower() for name, _ in extra]
     if unchunked:
-        drop += (b"transfer-encoding", b"trailer")
+        drop = (*drop, b"transfer-encoding", b"trailer")
     unwanted = _unwanted(headers, _ONE_CONNECTION, drop)
     for line, (name, _) in zip(lines, headers, strict=True):
         if name not in unwanted or (changing and name == b"upgrade"):

@@ -17,20 +17,30 @@ ID_MOST = 128
 _ID_BYTES = bytes(c for c in range(0x21, 0x7F) if c not in b"\"',\\`")
 
 
-def given_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The client's own name of its request; "": it has none, or none that can be used."""
+def given_id(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    """The client's own name of its request; "": none that can be used, None: none at all."""
     given = None
     for name, value in headers:
         if name == FIELD:
             if given is not None:
                 return ""
             given = value
+    if given is None:
+        return None
     if not given or len(given) > ID_MOST or given.translate(None, _ID_BYTES):
         return ""
     return given.decode("ascii")
 
 
 def other_ids(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> list[bytes] | None:
-    """What a head calls a request that is called ``name``; None: that, and nothing else."""
-    found = [value for key, value in headers if key == FIELD]
+    """What a head calls a request that is called ``name``, [] if nothing; None: exactly that."""
+    found = None
+    for key, value in headers:
+        if key == FIELD:
+            if found is None:
+                found = [value]
+            else:
+                found.append(value)
+    if found is None:
+        return []
     return None if found == [name] else found
