@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -101,15 +100,12 @@ def run(names: list[str], quick: bool, results: Path) -> int:
             report.progress(f"{name} took {time.monotonic() - at:.1f} s")
     conditions["seconds"] = round(time.monotonic() - started, 1)
     report.show_table([row for _, row in rows])
-    written: dict[str, Any] = {
+    raw: dict[str, Any] = {
         "conditions": conditions,
         "rows": [report.as_json(name, row) for name, row in rows],
         "failures": failures,
     }
-    results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{time.strftime('%Y%m%d-%H%M%S')}{'-quick' if quick else ''}.json"
-    path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(f"\nwritten: {path}")
+    report.written(raw, results)
     return 1 if failures else 0
 
 

@@ -137,11 +137,15 @@ def _rows_of(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.head, line, strict=True)) for line in table.lines]
 
 
-def written(raw: Mapping[str, Any], results: Path, benchmark: str) -> Path:
-    """Write a run's JSON into that folder, under its time and name; says and returns where."""
+def written(raw: Mapping[str, Any], results: Path, benchmark: str = "") -> Path:
+    """Write a run's JSON into that folder, under its time and name; says and returns where.
+
+    Raises OSError. Without a name it is the run of all benchmarks.
+    """
     results.mkdir(parents=True, exist_ok=True)
-    quick = "-quick" if raw["conditions"]["quick"] else ""
-    path = results / f"{time.strftime('%Y%m%d-%H%M%S')}-{benchmark}{quick}.json"
-    path.write_text(json.dumps(raw) + "\n", encoding="utf-8")
+    quick = "quick" if raw["conditions"]["quick"] else ""
+    name = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S"), benchmark, quick)))
+    path = results / f"{name}.json"
+    path.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten: {path}")
     return path

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -68,16 +67,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: not measured: {why}", file=sys.stderr)
     for row in rows:
         report.show_row(row)
-    options.results.mkdir(parents=True, exist_ok=True)
-    quick = "-quick" if options.quick else ""
-    path = options.results / f"{time.strftime('%Y%m%d-%H%M%S')}-{_BENCHMARK}{quick}.json"
-    written = {
+    raw = {
         "conditions": conditions,
         "rows": [report.as_json(_BENCHMARK, row) for row in rows],
         "failures": missing,
     }
-    path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(f"\nwritten: {path}")
+    report.written(raw, options.results, _BENCHMARK)
     return 0
 
 

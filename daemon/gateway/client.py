@@ -13,6 +13,7 @@ from xdp_router.gateway.http_head import HeadReader
 from xdp_router.gateway.tenants import Refused
 
 from .exchange import Exchange
+from .record import Record, of_request, of_unread
 from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ _NS = 1e9
 
 
 class Client(asyncio.Protocol):
-    """One connection. ``peer_host``: its address, as text."""
+    """One connection. ``peer_host``: its address, as text. ``first_byte_ns``: of the request that
+    is read; 0: nothing of one has come."""
 
     __slots__ = (
         "peer",
@@ -46,11 +48,12 @@ class Client(asyncio.Protocol):
         "_wire",
         "_reader",
         "_buffer",
-        "_first_ns",
+        "first_byte_ns",
         "_timer",
         "_paused",
         "_is_ending",
         "_lingers",
+        "_said_all",
         "_body_seen",
     )
 
@@ -71,11 +74,12 @@ class Client(asyncio.Protocol):
         self._wire: Wire | None = None
         self._reader = HeadReader(front.head_limits, front.heads)
         self._buffer = bytearray()
-        self._first_ns = 0
+        self.first_byte_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._is_ending = False
         self._lingers = False
+        self._said_all = False
         self._body_seen = 0
 
     # What the event loop does
@@ -95,8 +99,9 @@ class Client(asyncio.Protocol):
         if self._is_ending:
             return
         if exchange is not None:
-            if exchange.is_tunnel:
-                exchange.tunnel(data)
+            if exchange.tunnel is not None:
+                exchange.record.bytes_in += len(data)
+                exchange.tunnel.take(data)
             elif exchange.wants_body:
                 self._body(exchange, data, 0)
             else:
@@ -105,17 +110,18 @@ class Client(asyncio.Protocol):
         if self.stalled_ns:
             self._ahead(data)
             return
-        if not self._first_ns:
-            self._first_ns = self._clock()
+        if not self.first_byte_ns:
+            self.first_byte_ns = self._clock()
             self.idle_since_ns = 0
         self._buffer += data
         self._next()
 
     def eof_received(self) -> bool:
         exchange = self.exchange
-        if exchange is not None and exchange.is_tunnel:
-            exchange.tunnel(b"")
-            return True
+        if exchange is not None and exchange.tunnel is not None:
+            self._said_all = True
+            exchange.client_said_all()
+            return not self.is_tls
         if exchange is not None:
             # As nginx has it: whoever has closed its side does not wait for an answer.
             exchange.abandon("the client is gone")
@@ -123,13 +129,15 @@ class Client(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and not self._is_ending:
+            self.eof_received()  # a TLS client that has gone without a word
         self._transport = None
         self._is_ending = True
         self._stop_timer()
         self._front.gone(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.abandon("the client is gone")
+            exchange.abandon("the client is gone", by_reset=exc is not None)
 
     def pause_writing(self) -> None:
         self.stalled_ns = self._clock()
@@ -149,6 +157,11 @@ class Client(asyncio.Protocol):
         """Bytes of an answer."""
         if self._wire is not None and self._transport is not None:
             self._wire.write(data)
+
+    def write_eof(self) -> None:
+        """Nothing more comes of a tunnel's other side."""
+        if not self.is_tls and self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def pause(self) -> None:
         """Read nothing until ``resume``."""
@@ -177,7 +190,7 @@ class Client(asyncio.Protocol):
     def _go_on(self) -> None:
         """To the next request."""
         self.resume()
-        self._first_ns = self._clock() if self._buffer else 0
+        self.first_byte_ns = self._clock() if self._buffer else 0
         self.idle_since_ns = 0 if self._buffer else self._clock()
         if self._buffer:
             # In a turn of its own: a client that sends many at once is not served in one.
@@ -188,12 +201,15 @@ class Client(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         front = self._front
         self._count_refused(status)
-        if exchange is not None:
+        if exchange is None:
+            record = self._unread(status, text)
+        else:
+            record = exchange.record
             if exchange.is_answering:
                 exchange.abandon(text)
                 self.reset()
                 return
-            exchange.record.status = status
+            record.status = status
             exchange.abandon(text)
         if not self._is_ending:
             self.write(
@@ -202,11 +218,18 @@ class Client(asyncio.Protocol):
                     text,
                     json=front.listener.kind is ListenerKind.LLM,
                     retry_after_s=retry_after_s,
-                    extra=(((b"X-Request-ID", exchange.record.id.encode()),) if exchange else ()),
-                    to_head=exchange is not None and exchange.head.method == b"HEAD",
+                    extra=((b"X-Request-ID", record.id.encode()),),
+                    to_head=record.method == "HEAD",
                 )
             )
             self._end()
+
+    def _unread(self, status: int, text: str) -> Record:
+        """Of what is refused before there is an exchange."""
+        front, begun = self._front, bytes(self._buffer)
+        record = of_unread(front.world, front.listener.name, self, begun, status, text)
+        front.ended(record)
+        return record
 
     def _count_refused(self, status: int) -> None:
         self._front.figures.count("refused", self._front.listener.name, str(status))
@@ -216,9 +239,10 @@ class Client(asyncio.Protocol):
         rest = bytes(self._buffer)
         self._buffer.clear()
         self.resume()  # it was so much that nothing more was read, maybe
-        if rest and self.exchange is not None:
+        if rest and self.exchange is not None and self.exchange.tunnel is not None:
             # At once: what is read next comes behind it.
-            self.exchange.tunnel(rest)
+            self.exchange.record.bytes_in += len(rest)
+            self.exchange.tunnel.take(rest)
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -250,6 +274,7 @@ class Client(asyncio.Protocol):
             head = self._reader.request(self._buffer)
         except SpeaksHttp2 as error:
             self._count_refused(error.status)
+            self._unread(error.status, error.reason)
             self.write(http2_refusal(error.reason))
             self._end()
             return
@@ -259,16 +284,17 @@ class Client(asyncio.Protocol):
         if head is None:
             if not self._buffer:  # an empty line, which is no beginning of a head
                 self._stop_timer()
-                self._first_ns, self.idle_since_ns = 0, self._clock()
+                self.first_byte_ns, self.idle_since_ns = 0, self._clock()
             elif self._timer is None:
                 after_s = self._front.listener.head_timeout_ns / _NS
                 self._timer = self._loop.call_later(after_s, self._head_is_late)
             return
         self._stop_timer()
-        record = self._front.record(self, head, self._first_ns)
-        self._first_ns = self.idle_since_ns = 0
+        front = self._front
+        record = of_request(front.world, front.listener.name, self, head)
+        self.first_byte_ns = self.idle_since_ns = 0
         try:
-            exchange = self.exchange = Exchange(self, self._front, head, record)
+            exchange = self.exchange = Exchange(self, front, head, record)
             rest = bytes(self._buffer)
             self._buffer.clear()
             exchange.begin()
@@ -344,7 +370,7 @@ class Client(asyncio.Protocol):
         if transport is None:
             return
         self._buffer.clear()
-        if self.is_tls or not transport.can_write_eof():
+        if self.is_tls or self._said_all or not transport.can_write_eof():
             self.close()
             return
         self.resume()

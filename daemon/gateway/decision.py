@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from xdp_router.core.listeners import Listener
 from xdp_router.core.model import Mode
 from xdp_router.gateway.chooser import Order
-from xdp_router.gateway.http_head import RequestHead, ResponseHead
+from xdp_router.gateway.http_head import RequestHead
 from xdp_router.gateway.prompt import Prompt, check_model
-from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings, Win
+from xdp_router.gateway.race_commands import BROKEN, BUSY, RaceSettings
 from xdp_router.gateway.tenants import Tenant
-from xdp_router.gateway.ttft_race import TtftRace
 
 from .record import Record
 
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Decision:
     """``order``: of backends. ``request``: the head as it goes to each. ``blocks``: of the
-    prompt."""
+    prompt, and ``shares``, how much of them each backend that was looked at is thought to have."""
 
     order: Order
     settings: RaceSettings
     request: bytes
     tenant: Tenant
     blocks: tuple[int, ...]
+    shares: dict[int, float]
     prompt_bytes: int
 
 
@@ -60,20 +60,19 @@ def decide(
     tenant = front.tenants.admit(headers.get("x-tenant-id", ""), front.world.clock())
     record.tenant = tenant.name
     blocks: tuple[int, ...] = ()
+    shares: dict[int, float] = {}
     if prompt is not None and front.cache is not None:
         blocks = front.cache.blocks_of(prompt.text)
     urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
     order = record.order = front.chooser.order(
-        found, partial(front.known, blocks=blocks), urgency, front.world.draws()
+        found, partial(front.known, blocks=blocks, shares=shares), urgency, front.world.draws()
     )
     raced = (
         listener.mode is Mode.RACE and not order.control and (prompt is not None or traits.may_race)
     )
     record.mode = "control" if order.control else front.mode
-    request = traits.frame.filled(
-        client.peer_host,
-        () if head.get(b"x-request-id") else ((b"X-Request-ID", record.id.encode()),),
-    )
+    named = ((b"X-Request-ID", record.id.encode()),) if not traits.given_id else ()
+    request = traits.frame.filled(client.peer_host, named)
     replayable = prompt is not None or traits.is_idempotent
     if prompt is not None:
         record.uncached = round(len(prompt.text) * (1 - order.cached))
@@ -81,7 +80,7 @@ def decide(
     hedge_ns = front.hedge_ns(record) if raced else 0
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
     prompt_bytes = len(prompt.text) if prompt is not None else 0
-    return Decision(order, settings, request, tenant, blocks, prompt_bytes)
+    return Decision(order, settings, request, tenant, blocks, shares, prompt_bytes)
 
 
 def may_have_rival(front: Front, decision: Decision, candidate: int) -> bool:
@@ -110,25 +109,3 @@ def race_settings(
         on_head=not inference,
         replayable=replayable,
     )
-
-
-def headers_beside(head: ResponseHead, request: str, win: Win) -> list[tuple[bytes, bytes]]:
-    """What an answer is given beside its own headers: the request's name, and when to come again
-    if everybody refused and this one does not say it."""
-    extra = []
-    if head.get(b"x-request-id") is None:
-        extra.append((b"X-Request-ID", request.encode()))
-    if win.retry_after_ns is not None and head.get(b"retry-after") is None:
-        extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
-    return extra
-
-
-def why(race: TtftRace, win: Win) -> str:
-    """In a few words, why the winner of a race has won."""
-    if win.refused:
-        return "all refused"
-    if len(race.legs) == 1:
-        return "first choice"
-    if race.hedges:
-        return "hedge won" if race.legs[win.leg].hedge else "won against a hedge"
-    return "retry"

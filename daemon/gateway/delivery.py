@@ -66,16 +66,20 @@ class Delivery:
         close: bool,
         extra: Sequence[tuple[bytes, bytes]],
         version: int,
+        drop: Sequence[bytes] = (),
     ) -> None:
         """The head, and what has come behind it so far, ``first`` at last, in one piece.
 
-        Raises MessageError if that is not as it has to be.
+        ``extra``, ``drop``: as for ``response_to_client``. Raises MessageError if the content is
+        not as it has to be.
         """
         self.keeps_client = not close and self._unchunk is None
         answer.kept.append(first)
         kept = self._taken(b"".join(answer.kept))
         answer.kept.clear()
-        head = response_to_client(answer.head, close=close, extra=extra, client_version=version)
+        head = response_to_client(
+            answer.head, close=close, extra=extra, client_version=version, drop=drop
+        )
         self._write(head + kept)
 
     def more(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xdp_router.core.listeners import ListenerKind
 from xdp_router.gateway.first_token import Verdict, whole_answer
 from xdp_router.gateway.http_forward import response_to_client
-from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
+from xdp_router.gateway.http_head import RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, read_prompt
 from xdp_router.gateway.race_commands import (
     BreakOff,
@@ -30,18 +30,18 @@ from xdp_router.gateway.retry_after import retry_after_ns
 from xdp_router.gateway.ttft_race import RaceState, TtftRace
 
 from .answer import Answer
-from .decision import Decision, decide, headers_beside, may_have_rival, why
+from .decision import Decision, decide, may_have_rival
 from .delivery import Delivery
 from .leg import Leg
+from .outcome import failure, goes_on, headers_beside, why
 from .record import LegRecord, Record
 from .request_body import RequestBody
+from .tunnel import HALF_CLOSED, HALF_LATE, Tunnel
 
 if TYPE_CHECKING:
     from .client import Client
     from .front import Front
 
-_UNREACHABLE_NS = 1_000_000_000
-"""How long a backend is left alone that could not be connected to."""
 _SWEPT_NS = 2_000_000_000
 _NS = 1e9
 
@@ -50,7 +50,7 @@ class Exchange:
     """From a request's head to the last byte of its answer."""
 
     __slots__ = (
-        "record", "head", "client",
+        "record", "head", "client", "tunnel",
         "_front", "_loop", "_clock", "_body", "_is_inference", "_decision", "_race", "_legs",
         "_answers", "_first", "_delivery", "_timer", "_client_waits", "_finished",
     )  # fmt: skip
@@ -59,6 +59,8 @@ class Exchange:
         self.client = client
         self.head = head
         self.record = record
+        self.tunnel: Tunnel | None = None
+        """From where both sides speak another protocol on."""
         self._front = front
         self._loop = front.world.loop
         self._clock = front.world.clock
@@ -67,7 +69,7 @@ class Exchange:
             and head.method == b"POST"
             and head.path.endswith(b"/completions")
         )
-        self._body = RequestBody(head, front.listener.max_body, keep_all=self._is_inference)
+        self._body: RequestBody
         self._decision: Decision | None = None
         self._race: TtftRace | None = None
         self._legs: list[Leg | None] = []
@@ -82,6 +84,8 @@ class Exchange:
 
     def begin(self) -> None:
         """Go on as far as the head alone allows. Raises MessageError."""
+        most, whole = self._front.listener.max_body, self._is_inference
+        self._body = RequestBody(self.head, most, keep_all=whole)
         if self.head.expects_continue:
             self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._is_inference or self._body.is_whole:  # there is none
@@ -106,29 +110,23 @@ class Exchange:
         return not self._body.is_whole
 
     @property
-    def is_tunnel(self) -> bool:
-        """Whether both sides speak another protocol by now."""
-        return self._delivery is not None and self._delivery.leg.tunnel
-
-    @property
     def is_answering(self) -> bool:
         """Whether the client has got some of an answer: no other can be given."""
         return self.record.answer_ns > 0
 
-    def tunnel(self, data: bytes) -> None:
-        """Bytes of the client's, in a protocol that is not ours; none: it has nothing more."""
-        assert self._delivery is not None
-        self.record.bytes_in += len(data)
-        if data:
-            self._delivery.leg.write(data)
-        else:
-            self._delivery.leg.write_eof()
+    def client_said_all(self) -> None:
+        """Of its tunnel; the backend's half may go on."""
+        if self.tunnel is not None and self.tunnel.client_ends():
+            self._tunnel_is_over()
 
-    def abandon(self, reason: str) -> None:
-        """Nobody waits for the answer, or the gateway has to end it here."""
+    def abandon(self, reason: str, *, by_reset: bool = False) -> None:
+        """Nobody waits for the answer, or the gateway has to end it here. ``by_reset``: as the
+        client has, which a backend has to see if it speaks to the client itself."""
         race = self._race
+        if by_reset and self.tunnel is not None and self._delivery is not None:
+            self._delivery.leg.reset()
         if race is not None and race.state is not RaceState.OVER:
-            self._obey(race.client_gone(self._clock()))
+            self._obey(race.client_gone())
         self._finish(reason)
 
     def client_writable(self, writable: bool) -> None:
@@ -137,10 +135,8 @@ class Exchange:
         delivery = self._delivery
         # Before there is a winner only 1xx go to the client, and of one leg.
         leg = delivery.leg if delivery is not None else self._legs[-1] if self._legs else None
-        if leg is not None and not writable:
-            leg.pause()
-        elif leg is not None:
-            leg.resume()
+        if leg is not None:
+            (leg.resume if writable else leg.pause)()
         if delivery is not None and writable:
             delivery.newest_ns = self._clock()  # until now nobody has read on
 
@@ -234,7 +230,7 @@ class Exchange:
         answer = self._answers.pop(leg.number, None)
         if answer is not None and not self._is_winner(leg):
             told.tokens = found = answer.tokens()
-            if found:
+            if found and outcome == Reason.LOST.value:
                 front.figures.count("loser_tokens", front.listener.name, told.backend, by=found)
         if told.status == 200 and self._decision is not None and self._decision.blocks:
             # Whoever has begun with the prompt has it in its cache.
@@ -256,45 +252,34 @@ class Exchange:
         assert leg is not None
         assert race is not None
         record, answer, version = self.record, self._answers[win.leg], self.head.version
-        extra = headers_beside(answer.head, record.id, win)
+        extra, drop = headers_beside(answer.head, record, win)
         now_ns = self._clock()
         self._front.world.asked.answered(leg.row, leg)
         record.answer_ns = now_ns  # from here on the client has some of it
         delivery = self._delivery = Delivery(leg, answer, version, self.client.write)
         delivery.newest_ns = now_ns
+        keeps = not self._front.retired and self._body.is_whole and goes_on(self.head, answer.head)
         delivery.begin(
-            answer,
-            first=self._first,
-            close=not self._keeps_client(answer.head),
-            extra=extra,
-            version=version,
+            answer, first=self._first, close=not keeps, extra=extra, version=version, drop=drop
         )
         self._first = b""
         told = record.legs[win.leg]
         record.backend, record.status = told.backend, answer.head.status
-        record.retries, record.reason = race.retries, why(race, win)
+        record.streams = record.streams and answer.is_stream
+        record.reason = why(race, win)
         if not win.refused and answer.head.status < 500:
             # How long the client took to send its body is not the backend's time.
             took_ns = now_ns - max(told.started_ns, record.body_ns)
             self._front.note_first_byte(self._backend_of(leg), record, took_ns, now_ns)
         if leg.tunnel:
+            self.tunnel = Tunnel(self.client, leg, self._clock)
             self.client.begin_tunnel()
         if self._client_waits:
             leg.pause()
 
-    def _keeps_client(self, answer: ResponseHead) -> bool:
-        return (
-            self.head.keep_alive
-            and not self._front.retired
-            and self._body.is_whole
-            and answer.framing is not Framing.CLOSE
-            and answer.framing is not Framing.TUNNEL
-        )
-
     def _give_up(self, given: GiveUp) -> None:
         after_ns = given.retry_after_ns
         after_s = None if after_ns is None else max(1, -(-after_ns // 1_000_000_000))
-        self.record.retries = self._race.retries if self._race is not None else 0
         self.record.reason = given.reason.value
         self.client.refuse(given.status, f"no answer: {given.reason.value}", after_s)
 
@@ -375,7 +360,7 @@ class Exchange:
             self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
         else:
             told.token_ns = now_ns
-            self._obey(race.leg_token(leg.number, now_ns, verdict is Verdict.TOKEN))
+            self._obey(race.leg_token(leg.number, now_ns))
         self._set_timer()
 
     def leg_done(self, leg: Leg) -> None:
@@ -388,7 +373,7 @@ class Exchange:
             if whole_answer(self._answers[leg.number].content()) is Verdict.ERROR:
                 self._obey(race.leg_failed(leg.number, Reason.ERROR, now_ns))
             else:
-                self._obey(race.leg_token(leg.number, now_ns, 0))
+                self._obey(race.leg_token(leg.number, now_ns))
         if leg.user is not self:
             self._set_timer()
             return  # it was an error
@@ -396,7 +381,7 @@ class Exchange:
         keep_leg = leg.is_reusable and self._body.is_whole
         self._let_go(leg, "won" if won else Reason.EMPTY.value)
         self._obey(race.leg_ended(leg.number, now_ns))
-        if keep_leg and not leg.tunnel:
+        if keep_leg:
             self._front.world.pool.give_back(leg)
         else:
             leg.close()
@@ -406,18 +391,32 @@ class Exchange:
         else:
             self._set_timer()
 
+    def leg_said_all(self, leg: Leg) -> None:
+        """Of its tunnel; the client's half may go on."""
+        if self.tunnel is not None and self.tunnel.backend_ends():
+            self._tunnel_is_over()
+
+    def _tunnel_is_over(self) -> None:
+        assert self._delivery is not None
+        assert self._race is not None
+        leg = self._delivery.leg
+        self._let_go(leg, "won")
+        self._obey(self._race.leg_ended(leg.number, self._clock()))
+        leg.close()
+        self._finish("complete")
+        self.client.answered(False)
+
     def leg_lost(self, leg: Leg, reason: str, clean: bool) -> None:
         """A connection is gone before its answer was whole."""
         race = self._race
         assert race is not None
         told = self.record.legs[leg.number]
+        if self.tunnel is not None and self.tunnel.ends.backend:
+            self._tunnel_is_over()  # it has said all, and hears nothing more
+            return
         if not told.ready_ns:
-            kind = Reason.CONNECT
-            self._front.hold_off(self._backend_of(leg), self._clock() + _UNREACHABLE_NS)
-        elif leg.reused and clean:
-            kind = Reason.STALE
-        else:
-            kind = Reason.CRASH
+            self._front.not_connected(self._backend_of(leg), reason)
+        kind = failure(leg, told, clean)
         self._front.figures.count("failed_legs", self._front.listener.name, told.backend)
         if not self._is_winner(leg):
             self._let_go(leg, reason)
@@ -427,10 +426,7 @@ class Exchange:
     def leg_writable(self, leg: Leg, writable: bool) -> None:
         """Whether the backend takes more of the body."""
         if self._legs and self._legs[-1] is leg:
-            if writable:
-                self.client.resume()
-            else:
-                self.client.pause()
+            (self.client.resume if writable else self.client.pause)()
 
     # The end
 
@@ -446,7 +442,12 @@ class Exchange:
         delivery, race = self._delivery, self._race
         if delivery is None and self._timer is None:
             self.expire()
-        if delivery is None or race is None or self._finished or delivery.leg.tunnel:
+        if delivery is None or race is None or self._finished:
+            return
+        if self.tunnel is not None:
+            if delivery.newest_ns < before_ns and self.tunnel.is_late(before_ns):
+                self._front.late(self.client, HALF_CLOSED)
+                self.abandon(HALF_LATE, by_reset=True)
             return
         if delivery.newest_ns < before_ns and not self._client_waits:
             delivery.leg.abort()
@@ -454,11 +455,14 @@ class Exchange:
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
-        self._note_sent()
+        self._note_progress()
         age_s = round((self._clock() - self.record.accepted_ns) / _NS, 3)
         return {**self.record.summary(), "age_s": age_s}
 
-    def _note_sent(self) -> None:
+    def _note_progress(self) -> None:
+        if self._race is not None:
+            self.record.retries = self._race.retries
+            self.record.hedges_denied = self._race.hedges_denied
         if self._delivery is not None:
             self.record.tokens, self.record.bytes_out = self._delivery.tokens, self._delivery.sent
 
@@ -489,7 +493,7 @@ class Exchange:
         self._end_legs(end)
         if self._decision is not None:
             self._front.tenants.release(self._decision.tenant)
-        self._note_sent()
+        self._note_progress()
         self.record.ended_ns = self._clock()
         self.record.end = end
         self._front.ended(self.record)

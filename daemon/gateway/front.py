@@ -22,7 +22,7 @@ from xdp_router.core.model import Mode
 from xdp_router.core.ratelimit import TokenBucket
 from xdp_router.gateway.chooser import Chooser, Known
 from xdp_router.gateway.hedge_delay import HedgeDelay
-from xdp_router.gateway.http_head import HeadLimits, RequestHead
+from xdp_router.gateway.http_head import HeadLimits
 from xdp_router.gateway.known_heads import KnownHeads
 from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
 from xdp_router.gateway.race_commands import RaceSettings
@@ -53,7 +53,7 @@ from .figures import Figures
 from .handshake import Handshake
 from .kept import Kept
 from .leg import Leg, LegUser
-from .pool import IDLE_NS, RECENT_NS, Pool
+from .pool import IDLE_NS, RECENT_NS, REFUSED, Pool
 from .record import LegRecord, Record
 from .relay import Relay
 
@@ -61,6 +61,8 @@ FRESH_NS = 10_000_000_000
 """How long a first-token time is believed."""
 RETIRED_QUIET_NS = 1_000_000_000
 RETIRE_AGAIN_S = 0.25
+UNREACHABLE_NS = 1_000_000_000
+"""How long a backend is left alone that could not be connected to."""
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
@@ -225,13 +227,17 @@ class Front:
         for each in list(self.connections):
             exchange = each.exchange
             if each.stalled_ns and each.stalled_ns < stalled_ns:
-                self.figures.count("deadline_closes", listener.name, "slow reader")
-                each.reset()
+                self.late(each, "slow reader")
             elif each.idle_since_ns and each.idle_since_ns < idle_ns:
                 self.figures.count("deadline_closes", listener.name, "idle")
                 each.close()
             elif exchange is not None:
                 exchange.silent(stalled_ns)
+
+    def late(self, connection: Connection, deadline: str) -> None:
+        """It is ended by a deadline, so that nobody takes what came for the whole."""
+        self.figures.count("deadline_closes", self.listener.name, deadline)
+        connection.reset()
 
     def _share(self, limit: int) -> int:
         return max(1, -(-limit // self.world.config.workers))
@@ -257,8 +263,14 @@ class Front:
             waited_ns=waited_ns,
         )
 
-    def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
-        """What is known of each at this moment."""
+    def known(
+        self,
+        backends: Sequence[int],
+        blocks: tuple[int, ...],
+        shares: dict[int, float] | None = None,
+    ) -> list[Known]:
+        """What is known of each at this moment. ``shares``: what they have of a prompt's blocks,
+        by backend; what is not there yet is put there."""
         board, now_ns = self.world.board, self.world.clock()
         fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
         told_ns = now_ns - self.listener.told_age_ns
@@ -274,7 +286,12 @@ class Front:
             if board.common(row, TOLD_AT) > told_ns:
                 self._hear(known, row, told_ns)
             if blocks and self.cache is not None:
-                known.cache = self.cache.hit(index, blocks)
+                if shares is None:
+                    known.cache = self.cache.hit(index, blocks)
+                elif index in shares:
+                    known.cache = shares[index]
+                else:
+                    known.cache = shares[index] = self.cache.hit(index, blocks)
             out.append(known)
         return out
 
@@ -318,9 +335,17 @@ class Front:
         return found
 
     def hold_off(self, backend: int, until_ns: int) -> None:
-        """It is to be left alone."""
+        """It is to be left alone; a hold that lasts longer stays."""
+        board, row = self.world.board, self._rows[backend]
         until_ns = min(until_ns, self.world.clock() + HELD_MOST_NS)
-        self.world.board.set_own(self._rows[backend], HELD_UNTIL, until_ns)
+        if until_ns > board.own(row, HELD_UNTIL):
+            board.set_own(row, HELD_UNTIL, until_ns)
+
+    def not_connected(self, backend: int, reason: str) -> None:
+        """It is left alone for a while; where nobody listens, the engine has lost its cache."""
+        self.hold_off(backend, self.world.clock() + UNREACHABLE_NS)
+        if self.cache is not None and reason == REFUSED:
+            self.cache.forget(backend)
 
     # What came of it
 
@@ -334,7 +359,7 @@ class Front:
         labels = self.listener.name, self.listener.backends[backend].name
         self.figures.count("legs", *labels)
         if self.cache is not None and decision.prompt_bytes:
-            there = self.cache.hit(backend, decision.blocks) * len(decision.blocks)
+            there = decision.shares.get(backend, 0.0) * len(decision.blocks)
             self.figures.count("prompt_bytes", *labels, by=decision.prompt_bytes)
             self.figures.count("predicted_bytes", *labels, by=round(there) * BLOCK_BYTES)
 
@@ -345,9 +370,10 @@ class Front:
         self.figures.time("ttfb", since_ns, self.listener.name, name)
         if not self._is_told_by(record):
             return
-        self.world.asked.took(self._rows[backend], took_ns, now_ns)
-        if self.listener.kind is ListenerKind.LLM:
-            self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
+        if self._is_first(record):
+            self.world.asked.took(self._rows[backend], took_ns, now_ns)
+            if self.listener.kind is ListenerKind.LLM:
+                self.figures.time("ttft", since_ns, self.listener.name, name, record.model)
         if self.listener.control_arm:
             self.figures.time("arm_first", since_ns, self.listener.name, record.mode)
             self._arms[record.mode].add(since_ns)
@@ -355,21 +381,26 @@ class Front:
         self._hedges.note(_series(record), now_ns - record.legs[0].started_ns, record.uncached)
 
     def _is_told_by(self, record: Record) -> bool:
-        """Whether how long it takes is a time by which backends are compared.
+        """Whether how long it takes says something of a backend.
 
-        Of an engine that is a token's alone: a list of models comes at once from a busy one, too,
-        and so does an error.
+        Of an engine only tokens do: a list of models comes at once from a busy one, too, and so
+        does an error.
         """
         return self.listener.kind is not ListenerKind.LLM or (
             record.is_inference and record.status < HTTPStatus.MULTIPLE_CHOICES
         )
+
+    def _is_first(self, record: Record) -> bool:
+        """Whether that is the time to a first byte or token: an answer in one piece takes as long
+        as all of its tokens, by which backends are not compared."""
+        return record.streams or self.listener.kind is not ListenerKind.LLM
 
     def note_lost(self, backend: int, record: Record, leg: LegRecord) -> None:
         """A leg was given up that had no first byte by then: it takes that long, or longer.
 
         Who never wins would count as one of whom nothing is known, and be asked first.
         """
-        if not self._is_told_by(record):
+        if not self._is_told_by(record) or not self._is_first(record):
             return
         now_ns = self.world.clock()
         lasted_ns = now_ns - leg.started_ns
@@ -378,31 +409,6 @@ class Front:
     def note_gap(self, record: Record, gap_ns: int) -> None:
         """Between two pieces of an answer."""
         self.figures.time("token_gap", gap_ns, self.listener.name, record.backend, record.model)
-
-    def record(self, client: Client, head: RequestHead, first_byte_ns: int) -> Record:
-        """Of a request that begins."""
-        given = head.get(b"x-request-id")
-        name = ""
-        if given is not None and len(given) <= 128 and given.isascii():
-            name = given.decode()
-        record = Record(
-            name or self.world.new_id(),
-            self.listener.name,
-            client.peer,
-            client.accepted_ns,
-            self.world.wall(),
-            first_byte_ns=first_byte_ns,
-            head_ns=self.world.clock(),
-        )
-        traits = head.traits
-        assert traits is not None  # its reader has made them
-        record.method, record.path, record.host = traits.method, traits.path, traits.host
-        return record
-
-    def connection_record(self, peer: str, accepted_ns: int) -> Record:
-        """Of a connection that is one decision."""
-        name = self.listener.name
-        return Record(self.world.new_id(), name, peer, accepted_ns, self.world.wall())
 
     def ended(self, record: Record) -> None:
         """A request is over."""

@@ -11,10 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .record import Record
-
-_DETAILS = ("uncached_bytes", "candidates", "timeline")
-"""What an explanation has beside the row of the list."""
+from .record import DETAILS, Record
 
 
 class Kept:
@@ -86,7 +83,7 @@ class Remembered:
         found = []
         for _, _, pid, _, text in heapq.nlargest(limit, self._heap):
             told = json.loads(text)
-            for each in _DETAILS:
+            for each in DETAILS:
                 told.pop(each, None)
             found.append({"worker": pid, **told})
         return found

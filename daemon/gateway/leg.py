@@ -16,7 +16,7 @@ from xdp_router.gateway.http_body import BodyReader
 from xdp_router.gateway.http_head import Framing, HeadLimits, HeadReader, ResponseHead
 from xdp_router.gateway.known_answers import KnownAnswers
 
-from .wire import Wire
+from .wire import Wire, reset
 
 HEAD_LIMITS = HeadLimits(head_bytes=64 << 10)
 _BAD_GATEWAY = 502
@@ -37,6 +37,9 @@ class LegUser(Protocol):
 
     def leg_done(self, leg: Leg) -> None:
         """The answer is whole; the connection may be used by others from here on."""
+
+    def leg_said_all(self, leg: Leg) -> None:
+        """Of a tunnel the backend's half is at its end; its other half may not be."""
 
     def leg_lost(self, leg: Leg, reason: str, clean: bool) -> None:
         """The connection is gone before that. ``clean``: it may be tried again elsewhere, since
@@ -64,6 +67,7 @@ class Leg(asyncio.Protocol):
         "tunnel",
         "is_full",
         "is_reusable",
+        "is_unreadable",
         "_buffer",
         "_reader",
         "_method",
@@ -94,6 +98,8 @@ class Leg(asyncio.Protocol):
         self.tunnel = False
         self.is_full = False
         """Whether what was written waits, and nothing more should come."""
+        self.is_unreadable = False
+        """Whether it has ended by an answer that is none."""
         self._buffer = bytearray()
         self.is_reusable = False
         """Whether the backend keeps the connection behind this answer, whose end is clear."""
@@ -148,6 +154,11 @@ class Leg(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def reset(self) -> None:
+        """The same by RST: what came is not the whole."""
+        self.user = None
+        reset(self.transport)
+
     def take_over(self, user: LegUser, number: int) -> None:
         """It has waited, and carries ``user``'s request from here on."""
         self.user, self.number, self.reused = user, number, True
@@ -180,6 +191,7 @@ class Leg(asyncio.Protocol):
             else:
                 self._content(user, data)
         except MessageError as error:
+            self.is_unreadable = True
             self._give_up(error.reason)
 
     def _heads(self, user: LegUser) -> None:
@@ -226,7 +238,10 @@ class Leg(asyncio.Protocol):
         user, body = self.user, self.body
         if user is None:
             return False
-        if self.tunnel or (body is not None and not body.done and body.end_of_stream()):
+        if self.tunnel:
+            user.leg_said_all(self)
+            return True
+        if body is not None and not body.done and body.end_of_stream():
             user.leg_done(self)
         else:
             self._give_up("it closed the connection")

@@ -12,6 +12,7 @@ from xdp_router.gateway.known_answers import KnownAnswers
 
 from .leg import HEAD_LIMITS, Leg, LegUser
 
+REFUSED = "it refused the connection"
 IDLE_NS = 4_000_000_000
 """Servers close a connection after 5 s and more without a request (uvicorn; nginx 75 s)."""
 RECENT_NS = 500_000_000
@@ -114,7 +115,7 @@ class Pool:
         except TimeoutError:
             reason = f"no connection within {timeout_s * 1000:g} ms"
         except ConnectionRefusedError:
-            reason = "it refused the connection"
+            reason = REFUSED
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
         if reason:

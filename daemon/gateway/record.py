@@ -9,13 +9,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from xdp_router.core.listeners import ListenerBackend
 from xdp_router.core.score import Terms
 from xdp_router.gateway.chooser import Order
+from xdp_router.gateway.http_head import RequestHead
+from xdp_router.gateway.unreadable import method_and_path
 
+if TYPE_CHECKING:
+    from .front import World
+
+DETAILS = ("uncached_bytes", "hedges_denied", "candidates", "timeline")
+"""What an explanation has beside the row of the list."""
 _US = 1e3
+
+
+class Peer(Protocol):
+    """A client's connection."""
+
+    peer: str
+    accepted_ns: int
+    first_byte_ns: int
 
 
 @dataclass(slots=True)
@@ -36,7 +51,8 @@ class LegRecord:
 
 class Record:
     """One request, or one connection of a ``tls`` listener. ``uncached``: bytes of its prompt that
-    the first choice is thought to have to compute; ``streams``: its tokens come one by one.
+    the first choice is thought to have to compute; ``streams``: its tokens come one by one;
+    ``backend_id``: what the backend's answer called it, if that was something else.
 
     Most of it is never said of most requests: what stands here costs nothing until then.
     """
@@ -56,11 +72,13 @@ class Record:
     mode: str = ""
     reason: str = ""
     backend: str = ""
+    backend_id: str = ""
     status: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     tokens: int = 0
     hedged: int = 0
+    hedges_denied: int = 0
     retries: int = 0
     end: str = ""
     is_inference: bool = False
@@ -107,6 +125,7 @@ class Record:
             "model": self.model,
             "mode": self.mode,
             "backend": self.backend,
+            "backend_id": self.backend_id,
             "reason": self.reason,
             "legs": len(self.legs),
             "hedged": self.hedged,
@@ -140,7 +159,7 @@ class Record:
                 (0 if leg.reused else leg.ready_ns, "connected", name),
                 (leg.head_ns, "answer's head", f"{name}: {leg.status}"),
                 (leg.token_ns, "first token", name),
-                (leg.ended_ns, "leg ended", f"{name}: {leg.outcome}"),
+                (leg.ended_ns, "leg ended", f"{name}: {leg.outcome}{_behind(leg)}"),
             ]
         steps += [
             (self.answer_ns, "first byte to the client", self.backend),
@@ -149,6 +168,7 @@ class Record:
         return {
             **self.summary(),
             "uncached_bytes": self.uncached,
+            "hedges_denied": self.hedges_denied,
             "candidates": [
                 _candidate(backends[index].name, terms, in_flight, self)
                 for index, terms, in_flight in self._compared()
@@ -162,6 +182,43 @@ class Record:
 
     def _compared(self) -> list[tuple[int, Terms, int]]:
         return [] if self.order is None else self.order.told()
+
+
+def of_request(world: World, listener: str, client: Peer, head: RequestHead) -> Record:
+    """Of a request whose head is there."""
+    traits = head.traits
+    assert traits is not None  # its reader has made them
+    record = Record(
+        traits.given_id or world.new_id(),
+        listener,
+        client.peer,
+        client.accepted_ns,
+        world.wall(),
+        first_byte_ns=client.first_byte_ns,
+        head_ns=world.clock(),
+    )
+    record.method, record.path, record.host = traits.method, traits.path, traits.host
+    return record
+
+
+def of_unread(
+    world: World, listener: str, client: Peer, begun: bytes, status: int, why: str
+) -> Record:
+    """Of a request that is refused, and over, before its head could be read.
+
+    ``begun``: what came of it.
+    """
+    record = of_connection(world, listener, client.peer, client.accepted_ns)
+    record.first_byte_ns = client.first_byte_ns
+    record.method, record.path = method_and_path(begun)
+    record.status, record.end = status, why
+    record.ended_ns = world.clock()
+    return record
+
+
+def of_connection(world: World, listener: str, peer: str, accepted_ns: int) -> Record:
+    """Of a connection that is one decision."""
+    return Record(world.new_id(), listener, peer, accepted_ns, world.wall())
 
 
 def _candidate(name: str, terms: Terms, in_flight: int, record: Record) -> dict[str, Any]:
@@ -187,6 +244,11 @@ def _candidate(name: str, terms: Terms, in_flight: int, record: Record) -> dict[
         "ttft_us": None if token_ns is None else round(token_ns / _US, 1),
         "outcome": legs[-1].outcome if legs else "",
     }
+
+
+def _behind(leg: LegRecord) -> str:
+    """How much of an answer that nobody got was there already."""
+    return f"; events that it had sent: {leg.tokens}" if leg.tokens else ""
 
 
 def since(start_ns: int, at_ns: int) -> float | None:

@@ -12,7 +12,8 @@ from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.tls_hello import ClientHello, HelloError, HelloParser, alert_record
 
 from .board import IN_FLIGHT
-from .record import LegRecord, Record
+from .record import LegRecord, Record, of_connection
+from .tunnel import HALF_CLOSED, HALF_LATE, Ends
 from .wire import Wire, peer_of, reset
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _UNRECOGNIZED_NAME = 112
 _INTERNAL_ERROR = 80
-_HELD_NS = 1_000_000_000
 _NS = 1e9
 
 
@@ -46,15 +46,14 @@ class Relay(asyncio.Protocol):
         "_left",
         "_legs",
         "_is_ending",
-        "_client_said_all",
-        "_backend_said_all",
+        "ends",
     )
 
     def __init__(self, front: Front) -> None:
         self.peer = ""
         self.peer_host = b""
         self.accepted_ns = self.idle_since_ns = self.stalled_ns = 0
-        self.record: Record = front.connection_record("", 0)
+        self.record: Record = of_connection(front.world, front.listener.name, "", 0)
         self.backend: _Backend | None = None
         self._front = front
         self._loop = front.world.loop
@@ -67,7 +66,7 @@ class Relay(asyncio.Protocol):
         self._left = 0
         self._legs: list[_Backend] = []
         self._is_ending = False
-        self._client_said_all = self._backend_said_all = False
+        self.ends = Ends()
 
     @property
     def exchange(self) -> Relay | None:
@@ -90,6 +89,8 @@ class Relay(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.record.bytes_in += len(data)
         if self.backend is not None:
+            if self.ends.newest_ns:
+                self.ends.newest_ns = self._clock()
             self.backend.write(data)
             return
         if self._is_ending:
@@ -119,8 +120,8 @@ class Relay(asyncio.Protocol):
         if not self.record.decided_ns or self._is_ending:
             return False
         # uvloop says it once more when reading is resumed behind it.
-        if not self._client_said_all:
-            self._client_said_all = True
+        if not self.ends.client:
+            self.ends.client, self.ends.newest_ns = True, self._clock()
             if self.backend is not None:
                 self.backend.write_eof()
             self._close_if_over()
@@ -162,7 +163,12 @@ class Relay(asyncio.Protocol):
         reset(self._transport)
 
     def silent(self, before_ns: int) -> None:
-        """A connection of unknown contents may be silent for as long as it likes."""
+        """A connection of unknown contents may be silent for as long as it likes, unless one side
+        has said all."""
+        if self.backend is not None and self.ends.is_late(before_ns):
+            self.backend.reset()
+            self._front.late(self, HALF_CLOSED)
+            self._end(HALF_LATE)
 
     def view(self) -> dict[str, Any]:
         """One row of the list of streams."""
@@ -223,7 +229,7 @@ class Relay(asyncio.Protocol):
         front.note_first_byte(leg.index, record, took_ns, now_ns)
         leg.write(bytes(self._hello))
         self._hello.clear()
-        if self._client_said_all:
+        if self.ends.client:
             leg.write_eof()
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -232,7 +238,7 @@ class Relay(asyncio.Protocol):
         """A candidate cannot be connected to."""
         self._legs.remove(leg)
         leg.told.ended_ns, leg.told.outcome = self._clock(), reason
-        self._front.hold_off(leg.index, self._clock() + _HELD_NS)
+        self._front.not_connected(leg.index, reason)
         self._front.figures.count("failed_legs", self._front.listener.name, leg.told.backend)
         if self.backend is not None or self._is_ending:
             return
@@ -244,28 +250,33 @@ class Relay(asyncio.Protocol):
 
     def received(self, data: bytes) -> None:
         """Bytes of the backend's."""
+        if self.ends.newest_ns:
+            self.ends.newest_ns = self._clock()
         self.record.bytes_out += len(data)
         if self._wire is not None and self._transport is not None:
             self._wire.write(data)
 
     def backend_eof(self) -> None:
         """The backend has nothing more to say; the client may have."""
-        if self._backend_said_all:
+        if self.ends.backend:
             return
-        self._backend_said_all = True
+        self.ends.backend, self.ends.newest_ns = True, self._clock()
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         self._close_if_over()
 
     def _close_if_over(self) -> None:
-        """Both have said all: half-closed connections would stay for ever."""
-        if self._client_said_all and self._backend_said_all and self.backend is not None:
+        """Both have said all."""
+        if self.ends.is_over and self.backend is not None:
             self.backend.close()
             self.close()
             self._end("complete")
 
     def backend_lost(self, error: Exception | None) -> None:
-        """Its connection is closed: so is the client's, in the same way."""
+        """Its connection is closed: so is the client's, in the same way. Who has said all, and is
+        gone when there is more for it to hear, has not broken off."""
+        if self.ends.backend:
+            error = None
         if error is None:
             self.close()
         else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import threading
 import time
@@ -127,6 +128,53 @@ def test_what_is_no_good_request_reaches_nobody(bad: bytes, status: int) -> None
         assert answer.head.get("connection") == "close"
         client.buffer.clear()
         assert client.end() in (False, True)
+        (line,) = map(json.loads, place.lines)
+        assert (line["id"], line["status"]) == (answer.head.get("x-request-id"), status)
+        assert line["end"].encode() in answer.body
+        assert place.call(lambda: place.engines["a"].counts.requests) == 0
+
+
+@in_fresh_netns
+def test_each_answer_has_a_name_and_a_line_and_none_to_head_a_body() -> None:
+    """Also those that are given before the body, or before there is a whole head."""
+    keys = """type = "llm"
+max_body = 2000
+head_timeout = "100ms"
+[[listener.route]]
+path = "/v1"
+backends = ["a"]
+"""
+    packed = request("POST", "/v1/completions", b"x", headers=[("Content-Encoding", "gzip")])
+    large = request("HEAD", "/v1/x", b"x" * 2001)[:-2001]
+    asks: list[tuple[bytes, int, str]] = [
+        (chat(prompt="x" * 4000), 413, "/v1/chat/completions"),
+        (large, 413, "/v1/x"),
+        (packed, 415, "/v1/completions"),
+        (request("HEAD", "/nobody"), 404, "/nobody"),
+        (request("GET", "/nobody"), 404, "/nobody"),
+        (b"HEAD /v1/late HTTP/1.1\r\n", 408, "/v1/late"),
+        (b"HEAD /v1/two?x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "/v1/two"),
+        (b"HEAD /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, "/aaaa"),
+    ]
+    with gateway(keys, {"a": ""}) as place:
+        for data, status, path in asks:
+            with place.connect() as client:
+                method = data.partition(b" ")[0].decode()
+                answer = client.ask(data, method=method)
+                assert int(answer.head.get("content-length") or 0) > 0
+                assert client.end() is False  # and no byte before
+            told = place.last()
+            assert answer.status == status == told["status"]
+            assert told["id"] == answer.head.get("x-request-id")
+            assert (told["method"], told["path"][: len(path)]) == (method, path)
+        ids = [json.loads(each)["id"] for each in place.lines]
+        assert len(ids) == len(set(ids)) == len(asks)
+        with place.connect() as client:
+            client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").take(9)
+        place.settled()
+        told = place.last()
+        assert (told["method"], told["path"], told["status"]) == ("PRI", "*", 505)
+        assert len(place.lines) == len(asks) + 1
         assert place.call(lambda: place.engines["a"].counts.requests) == 0
 
 

@@ -10,6 +10,7 @@ from tests.support.gateway_client import Answer, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from xdp_router.daemon.gateway.record import Record
 from xdp_router.gateway.hedge_delay import LEAST_SAMPLES
+from xdp_router.gateway.prefix_cache import PrefixCache
 
 ROUTED = """type = "http"
 [[listener.route]]
@@ -116,6 +117,32 @@ def test_what_a_cache_has_need_not_be_computed() -> None:
         assert found[1] < 300
 
 
+def test_the_cache_is_asked_once_for_each_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a request; what was decided by is what its legs are told to have."""
+    asked: list[int] = []
+    hit = PrefixCache.hit
+
+    def counting(cache: PrefixCache, backend: int, blocks: tuple[int, ...]) -> float:
+        asked.append(backend)
+        return hit(cache, backend, blocks)
+
+    monkeypatch.setattr(PrefixCache, "hit", counting)
+
+    def there() -> None:
+        race = 'type = "llm"\n[listener.race]\nhedge = "0s"\n'
+        with gateway(race, {"a": "ttft-ms=60", "b": "ttft-ms=60"}) as place:
+            for number in range(2):
+                ask(place, chat(prompt="word " * 400))
+                place.settled()
+                assert sorted(asked) == [0, 1], number
+                asked.clear()
+            rows = place.call(lambda: place.fronts["front"].figures.plain())
+            predicted = rows["predicted_bytes_total"]
+            assert sum(value for _, value in predicted) >= 7 * 256
+
+    in_fresh_netns(there)()
+
+
 @in_fresh_netns
 def test_whole_answers_do_not_put_off_hedges_of_streams() -> None:
     """They take as long as all of their tokens: their times are a series of their own."""
@@ -167,12 +194,25 @@ def test_what_the_backend_sees() -> None:
 
 @in_fresh_netns
 def test_a_clients_own_name_for_a_request_is_kept() -> None:
-    """It is found by it; a strange one is not taken."""
+    """It is found by it. A strange one is nobody's: backend, answer and log have one of ours."""
     with gateway('type = "http"', {"a": ""}) as place:
-        ask(place, request("GET", "/health", headers=[("X-Request-ID", "mine-1")]))
-        assert place.explain("mine-1")["status"] == 200
-        ask(place, request("GET", "/health", headers=[("X-Request-ID", "x" * 200)]))
-        assert place.last()["id"] != "x" * 200
+        for own, extra in (
+            (["mine-1"], []),
+            (["mine-2"], [("Connection", "X-Request-ID")]),
+            (["x" * 200], []),
+            ([""], []),
+            (["a b"], []),
+            (["q\xe9"], []),
+            (["one", "two"], []),
+            (["same", "same"], []),
+        ):
+            headers = [*extra, *(("X-Request-ID", each) for each in own)]
+            answer = ask(place, request("POST", "/echo", b"x", headers=headers))
+            name = place.last()["id"]
+            assert (name in own) == (own[0][:5] == "mine-")
+            for told in (answer.head.headers, seen(place, "a")):
+                assert [value for key, value in told if key.lower() == "x-request-id"] == [name]
+            assert place.explain(name)["status"] == 200
 
 
 @in_fresh_netns

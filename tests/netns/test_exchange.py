@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from tests.support.fresh_netns import in_fresh_netns
-from tests.support.gateway_client import CutOff, Event, chat, request
+from tests.support.gateway_client import Answer, CutOff, Event, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
 from tests.support.scripted_backend import Step, reset, scripted
@@ -31,6 +31,18 @@ def stream(place: Place, what: bytes | None = None) -> list[Event]:
     with place.connect() as client:
         assert client.send(chat() if what is None else what).head().status == 200
         return list(client.events())
+
+
+def counted(place: Place, name: str) -> list[list[object]]:
+    """Rows of one figure."""
+    rows: list[list[object]] = place.call(lambda: place.fronts["front"].plain()).get(name, [])
+    return rows
+
+
+def client_of(place: Place, what: bytes) -> Answer:
+    """The answer to one request of a client of its own."""
+    with place.connect() as client:
+        return client.ask(what)
 
 
 # Who wins
@@ -57,6 +69,8 @@ def test_early_headers_and_roles_win_nothing() -> None:
     with gateway(racing("0s"), {"early": early, "plain": "ttft-ms=100"}) as place:
         stream(place)
         assert place.last()["backend"] == "plain"
+        # What it cost: an event that was there already.
+        assert counted(place, "loser_tokens_total") == [[["front", "early"], 1]]
 
 
 @in_fresh_netns
@@ -79,7 +93,8 @@ def test_rivals_are_paid_for() -> None:
     quiet = racing("1ms") + "extra_legs = 0\n"
     with gateway(quiet, {"one": "ttft-ms=60", "two": "ttft-ms=60"}) as place:
         stream(place)
-        assert place.last()["legs"] == 1
+        told = place.last()
+        assert (told["legs"], told["hedges_denied"]) == (1, 1)
 
 
 @in_fresh_netns
@@ -127,19 +142,24 @@ def test_a_crash_before_the_first_token_is_retried(fault: str) -> None:
         for _ in range(4):
             assert stream(place)[-1].data == "[DONE]"
         assert not any("broke off" in line for line in place.lines)
+        assert counted(place, "loser_tokens_total") == []  # nobody was better, it failed
         place.settled()
 
 
 @in_fresh_netns
 def test_where_nobody_listens_another_one_is_taken() -> None:
-    """And for a while it is not tried first again."""
+    """And for a while it is not tried first again; what its cache had is forgotten."""
     port = ENGINE_PORT + 50
     nobody = f'[[listener.backend]]\nname = "nobody"\naddress = "127.0.0.1:{port}"\n'
     with gateway(ONE, {"there": ""}, more=nobody) as place:
+        cache = place.fronts["front"].cache
+        assert cache is not None
+        place.call(lambda: cache.credit(1, (1, 2, 3)))
         for _ in range(6):
             stream(place)
         tried = place.call(lambda: place.fronts["front"].figures.plain())["failed_legs_total"]
         assert tried == [[["front", "nobody"], 1]]
+        assert place.call(lambda: cache.size(1)) == 0
 
 
 @in_fresh_netns
@@ -150,7 +170,12 @@ def test_if_all_refuse_the_best_refusal_is_passed_on() -> None:
         answer = client.ask(chat())
         assert answer.status in (429, 503)
         assert answer.head.get("retry-after") == "7"
-        assert place.call(lambda: place.world.board.held_until_ns(0)) > time.monotonic_ns()
+        before_ns = time.monotonic_ns()
+        assert place.call(lambda: place.board.held_until_ns(0)) > before_ns + 25 * 10**9
+        again = client_of(place, chat("status=429,retry-after=2"))
+        assert again.head.get("retry-after") == "2"
+        # Who has asked for half a minute is not asked sooner by what it says later.
+        assert place.call(lambda: place.board.held_until_ns(0)) > before_ns + 25 * 10**9
 
 
 @in_fresh_netns

@@ -134,26 +134,44 @@ def test_figures_of_a_stream() -> None:
 @in_fresh_netns
 def test_only_tokens_tell_how_quick_an_engine_is() -> None:
     """A list of models, or an error, comes at once from a busy one, too: neither is a first token,
-    and neither shortens the delay of hedges."""
+    and neither shortens the delay of hedges. An answer in one piece takes as long as all of its
+    tokens."""
     with gateway('type = "llm"', {"a": "ttft-ms=40,tokens=1"}) as place:
         front, board = place.fronts["front"], place.board
         with place.connect() as client:
             for _ in range(20):
                 assert client.ask(request("GET", "/v1/models")).status == 200
             assert client.ask(chat("status=400", stream=False)).status == 400
+            assert client.ask(chat(stream=False)).status == 200
         place.settled()
         assert place.call(lambda: board.look(0, 0)[1]) is None
         assert not counted(place, "ttft_seconds")
         (_, ttfb), *_ = counted(place, "ttfb_seconds")
         assert isinstance(ttfb, dict)
-        assert sum(ttfb["counts"]) == 21
+        assert sum(ttfb["counts"]) == 22
         assert (
             place.call(lambda: front.hedge_ns(Record("", "", "", 0, 0.0))) == 10**9
         )  # as of one that nothing is known of
         with place.connect() as client:
-            client.ask(chat(stream=False))
+            client.ask(chat())
         place.settled()
         assert place.call(lambda: board.look(0, 0)[1] or 0) >= 40_000_000
+        ((_, ttft),) = counted(place, "ttft_seconds")
+        assert isinstance(ttft, dict)
+        assert sum(ttft["counts"]) == 1
+
+
+@in_fresh_netns
+def test_whole_answers_do_not_make_a_backend_slow() -> None:
+    """Neither those that won nor those that lost: streams would go elsewhere for a while."""
+    race = 'type = "llm"\n[listener.race]\nhedge = "0s"\n'
+    with gateway(race, {"a": "ttft-ms=120", "b": "ttft-ms=20"}) as place:
+        with place.connect() as client:
+            client.ask(chat(stream=False))
+        place.settled()
+        assert place.last()["legs"] == 2
+        known = place.call(lambda: place.fronts["front"].known((0, 1), ()))
+        assert [each.ttft_ns for each in known] == [None, None]
 
 
 @in_fresh_netns
@@ -219,7 +237,7 @@ def test_what_others_say_is_known() -> None:
         assert (found.waiting, found.usage) == (0.0, None)  # by the listener's age, not the rest's
         told(0, ttft=7_000_000)
         with place.connect() as client:
-            client.ask(chat(stream=False))
+            client.ask(chat())
         place.settled()
         assert (known().ttft_ns or 0) >= 30_000_000
 
@@ -239,7 +257,7 @@ def test_only_tokens_are_times_to_a_token() -> None:
             cache = front.cache
             assert cache is not None
             assert place.call(lambda: cache.size(0)) == 0
-            assert client.ask(chat(prompt=prompt, stream=False)).status == 200
+            assert client.ask(chat(prompt=prompt)).status == 200
         place.settled()
         assert place.call(lambda: front.known([0], ())[0].ttft_ns) is not None
         assert place.call(lambda: cache.size(0)) > 0

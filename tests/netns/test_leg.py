@@ -47,7 +47,7 @@ def test_an_answer_that_is_none_is_a_502(bad: bytes) -> None:
         with place.connect() as client:
             answer = client.ask(GET)
         assert answer.status == 502
-        assert b"SSH" not in answer.body
+        assert answer.body == b"no answer: an answer that cannot be read\n"
         place.settled()
         assert idle(place) == 0
 
@@ -130,6 +130,18 @@ def test_who_says_close_is_not_asked_again() -> None:
             for _ in range(3):
                 assert client.ask(GET).body == b"ok"
         assert len(script.heads) == 3
+
+
+@in_fresh_netns
+def test_a_request_has_one_name() -> None:
+    """The backend's own name for it is told beside; the client gets the one that is searched by."""
+    own = b"HTTP/1.1 200 OK\r\nX-Request-ID: theirs\r\nX-Request-ID: 2\r\nContent-Length: 0\r\n\r\n"
+    with scripted(ENGINE_PORT, [own]), gateway(HTTP, {}, more=ONE) as place:
+        with place.connect() as client:
+            found = client.ask(request("GET", "/", headers=[("X-Request-ID", "ours")])).head.headers
+        assert [value for key, value in found if key == "x-request-id"] == ["ours"]
+        told = place.last()
+        assert (told["id"], told["backend_id"]) == ("ours", "theirs")
 
 
 @in_fresh_netns

@@ -21,7 +21,8 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_client import CutOff, RawClient
 from tests.support.gateway_place import ENGINE_PORT, FIRST_PORT, Place, serving
 from tests.support.netns import wait_for
-from tests.support.scripted_backend import close, reset, scripted
+from tests.support.scripted_backend import close, half_close, reset, scripted
+from xdp_router.daemon.gateway.tunnel import HALF_LATE
 
 ROUTES = """
 [[listener.route]]
@@ -254,6 +255,85 @@ def test_half_a_close_passes_and_the_rest_still_comes() -> None:
             assert client.take(len(late)) == late
             assert client.end() is False
         place.settled()
+
+
+@in_fresh_netns
+def test_a_backend_that_has_said_all_still_hears_the_rest() -> None:
+    """The same from its side: bytes of the client's pass behind the backend's FIN, and then its
+    own; the reset of one that hears nothing takes away nothing that it has said."""
+    heard: list[bytes] = []
+    late = b"late " * 20_000
+
+    def hear(sock: socket.socket) -> None:
+        while data := sock.recv(65536):
+            heard.append(data)
+
+    with serving(text(), {}) as place:
+        with scripted(ENGINE_PORT, [b"all", half_close, hear, close]):
+            with RawClient.connect(place.address()) as client:
+                client.send(_hello("a.example") + b"\r\n\r\n")
+                assert client.take(3) == b"all"
+                assert client.end() is False
+                client.send(late)
+                client.half_close()
+                wait_for(lambda: b"".join(heard) == late, 5, "the backend has heard it")
+            assert place.last()["end"] == "complete"
+        with scripted(ENGINE_PORT, [b"all", half_close, reset]):
+            with RawClient.connect(place.address()) as client:
+                client.send(_hello("a.example") + b"\r\n\r\n")
+                wait_for(lambda: _is_half(place), 5, "its FIN has come")
+                with contextlib.suppress(OSError):
+                    for _ in range(10):
+                        client.send(b"x")
+                        time.sleep(0.01)
+                assert client.take(3) == b"all"
+        place.settled()
+
+
+@in_fresh_netns
+@pytest.mark.parametrize("first", ["client", "backend"])
+def test_half_a_connection_that_is_silent_ends(first: str) -> None:
+    """The one that has gone altogether is not told from one that listens: nobody is read any
+    more to notice it. A whole one may be silent."""
+    gone = threading.Event()
+
+    def stay(sock: socket.socket) -> None:
+        if first == "backend":
+            half_close(sock)
+        gone.wait(10)
+
+    with serving(text('stream_timeout = "50ms"'), {}) as place:
+        front = place.fronts["front"]
+        with scripted(ENGINE_PORT, [b"all", stay]), RawClient.connect(place.address()) as client:
+            client.send(_hello("a.example") + b"\r\n\r\n")
+            assert client.take(3) == b"all"
+            if first == "client":
+                time.sleep(0.06)
+                place.call(front.sweep)
+                assert place.call(front.streams)
+                client.half_close()
+            else:
+                assert client.end() is False
+            wait_for(lambda: _is_half(place), 5, "FIN has come")
+            place.call(front.sweep)
+            assert place.call(front.streams)
+            time.sleep(0.06)
+            place.call(front.sweep)
+            assert place.last()["end"] == HALF_LATE
+            gone.set()
+        place.settled()
+        rows = place.call(front.plain)["deadline_closes_total"]
+        assert rows == [[["front", "half closed"], 1]]
+
+
+def _is_half(place: Place) -> bool:
+    """Whether one side of the connection has said all."""
+
+    def look() -> bool:
+        (relay,) = place.fronts["front"].connections
+        return bool(relay.ends.newest_ns)
+
+    return place.call(look)
 
 
 def _hello(name: str) -> bytes:

@@ -25,14 +25,14 @@ Row = tuple[int, str, Sequence[Command]]
 
 def tell(race: TtftRace, said: str, now_ns: int) -> list[Command]:
     """One step: ``start``, ``expire``, ``gone``, ``freeze``, or ``connected LEG``,
-    ``head LEG STATUS [RETRY_AFTER_S]``, ``token LEG [COUNT]``, ``fail LEG REASON``, ``end LEG``."""
+    ``head LEG STATUS [RETRY_AFTER_S]``, ``token LEG``, ``fail LEG REASON``, ``end LEG``."""
     word, *rest = said.split()
     if word == "start":
         return race.start(now_ns)
     if word == "expire":
         return race.expire(now_ns)
     if word == "gone":
-        return race.client_gone(now_ns)
+        return race.client_gone()
     if word == "freeze":
         race.freeze()
         return []
@@ -43,7 +43,7 @@ def tell(race: TtftRace, said: str, now_ns: int) -> list[Command]:
         wait_ns = int(rest[2]) * NS_PER_S if rest[2:] else None
         return race.leg_head(leg, int(rest[1]), now_ns, wait_ns)
     if word == "token":
-        return race.leg_token(leg, now_ns, int(rest[1]) if rest[1:] else 1)
+        return race.leg_token(leg, now_ns)
     if word == "fail":
         return race.leg_failed(leg, Reason[rest[1]], now_ns)
     assert word == "end", said

@@ -26,6 +26,11 @@ def close(sock: socket.socket) -> None:
     sock.close()
 
 
+def half_close(sock: socket.socket) -> None:
+    """A step: FIN; what comes is still read."""
+    sock.shutdown(socket.SHUT_WR)
+
+
 def await_request(sock: socket.socket) -> None:
     """A step: another head, without a body, is read first."""
     data = b""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.frames import FRAME_64, SYN, fold, sum16, tcp_frame
-from bench.report import as_json, table_lines
+from bench.report import as_json, table_lines, written
 from bench.rows import Row, Table, interval, paired, percentile, summary, take_turns
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,36 @@ def test_a_table_becomes_json() -> None:
     table = Table(("case", "ns"), (("a", "1"), ("b", "2")))
     row = Row("what", "reported", "see the table", None, "so", table=table)
     assert as_json("name", row)["table"] == [{"case": "a", "ns": "1"}, {"case": "b", "ns": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "quick", "ending"),
+    [
+        ("", False, ""),
+        ("", True, "-quick"),
+        ("gateway", False, "-gateway"),
+        ("gateway", True, "-gateway-quick"),
+    ],
+)  # fmt: skip - one line each would say less
+def test_a_run_is_written_under_its_name(
+    tmp_path: Path, benchmark: str, quick: bool, ending: str
+) -> None:
+    """Its time first; the folder is made."""
+    raw = {"conditions": {"quick": quick}, "rows": [], "failures": {}}
+    path = written(raw, tmp_path / "new", benchmark)
+    day, _, rest = path.stem.partition("-")
+    assert (len(day), rest[6:], path.parent) == (8, ending, tmp_path / "new")
+    assert json.loads(path.read_text(encoding="utf-8")) == raw
+
+
+def test_every_benchmark_writes_by_that() -> None:
+    """A form of its own would be one more that readers of results have to know."""
+    own = [
+        each.relative_to(ROOT)
+        for each in (ROOT / "bench").rglob("*.py")
+        if "%Y%m%d" in each.read_text(encoding="utf-8") and each.name != "report.py"
+    ]
+    assert own == []
 
 
 def test_a_table_is_printed_as_markdown() -> None:

@@ -110,6 +110,11 @@ def test_defaults_of_a_listener() -> None:
     assert str(backends[1].address) == "[2001:db8::2]:8000"
 
 
+def test_one_lost_packet_is_no_failed_connection() -> None:
+    """The second SYN goes out after a second (RFC 6298), and has time to be answered."""
+    assert read().connect_timeout_ns >= 1_000 * MS + 400 * MS
+
+
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [

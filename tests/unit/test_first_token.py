@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from xdp_router.gateway.first_token import (
     Verdict,
     first_token,
-    read_delta,
-    tokens_in,
     whole_answer,
 )
 
@@ -40,107 +38,99 @@ ERROR = {"message": "out of memory", "type": "server_error", "code": 500}
 
 CASES = {
     # Content of any kind.
-    "content": (chunk(delta(content="Hi")), Verdict.TOKEN, 1),
-    "a space": (chunk(delta(content=" ")), Verdict.TOKEN, 1),
-    "content with a role": (chunk(delta(role="assistant", content="Hi")), Verdict.TOKEN, 1),
-    "content in parts": (chunk(delta(content=[{"type": "text", "text": "a"}])), Verdict.TOKEN, 1),
-    "text": (chunk(text("Hi")), Verdict.TOKEN, 1),
-    "reasoning": (chunk(delta(reasoning="hm")), Verdict.TOKEN, 1),
+    "content": (chunk(delta(content="Hi")), Verdict.TOKEN),
+    "a space": (chunk(delta(content=" ")), Verdict.TOKEN),
+    "content with a role": (chunk(delta(role="assistant", content="Hi")), Verdict.TOKEN),
+    "content in parts": (chunk(delta(content=[{"type": "text", "text": "a"}])), Verdict.TOKEN),
+    "text": (chunk(text("Hi")), Verdict.TOKEN),
+    "reasoning": (chunk(delta(reasoning="hm")), Verdict.TOKEN),
     "reasoning_content": (
         chunk(delta(content=None, reasoning_content="hm")),
         Verdict.TOKEN,
-        1,
     ),
-    "tool_calls": (chunk(delta(tool_calls=[CALL])), Verdict.TOKEN, 1),
-    "function_call": (chunk(delta(function_call={"name": "f"})), Verdict.TOKEN, 1),
-    "refusal": (chunk(delta(refusal="I cannot")), Verdict.TOKEN, 1),
-    "content with its finish": (chunk(delta("stop", content="Hi")), Verdict.TOKEN, 1),
-    "unicode": (chunk(delta(content="é\u0800\U0001f600")), Verdict.TOKEN, 1),
-    "raw unicode": ('{"choices":[{"delta":{"content":"你"}}]}'.encode(), Verdict.TOKEN, 1),
-    "half a character": (b'{"choices":[{"delta":{"content":"\xe4\xbd"}}]}', Verdict.TOKEN, 1),
-    "a lone surrogate": (b'{"choices":[{"delta":{"content":"\\ud83d"}}]}', Verdict.TOKEN, 1),
-    "an escaped line end": (chunk(delta(content="\n")), Verdict.TOKEN, 1),
-    "spaces around": (b'  {"choices" : [ {"text" : "a"} ] }\n ', Verdict.TOKEN, 1),
-    "the second choice": (chunk(delta(role="assistant"), delta(content="b")), Verdict.TOKEN, 1),
-    "two choices": (chunk(delta(content="a"), delta(content="b")), Verdict.TOKEN, 2),
+    "tool_calls": (chunk(delta(tool_calls=[CALL])), Verdict.TOKEN),
+    "function_call": (chunk(delta(function_call={"name": "f"})), Verdict.TOKEN),
+    "refusal": (chunk(delta(refusal="I cannot")), Verdict.TOKEN),
+    "content with its finish": (chunk(delta("stop", content="Hi")), Verdict.TOKEN),
+    "unicode": (chunk(delta(content="é\u0800\U0001f600")), Verdict.TOKEN),
+    "raw unicode": ('{"choices":[{"delta":{"content":"你"}}]}'.encode(), Verdict.TOKEN),
+    "half a character": (b'{"choices":[{"delta":{"content":"\xe4\xbd"}}]}', Verdict.TOKEN),
+    "a lone surrogate": (b'{"choices":[{"delta":{"content":"\\ud83d"}}]}', Verdict.TOKEN),
+    "an escaped line end": (chunk(delta(content="\n")), Verdict.TOKEN),
+    "spaces around": (b'  {"choices" : [ {"text" : "a"} ] }\n ', Verdict.TOKEN),
+    "the second choice": (chunk(delta(role="assistant"), delta(content="b")), Verdict.TOKEN),
+    "two choices": (chunk(delta(content="a"), delta(content="b")), Verdict.TOKEN),
     "a token beside a failed choice": (
         chunk(delta("error"), delta(content="b")),
         Verdict.TOKEN,
-        1,
     ),
-    "an error that is null": (chunk(text("a"), error=None), Verdict.TOKEN, 1),
-    "usage beside it": (chunk(delta(content="a"), usage={"prompt_tokens": 3}), Verdict.TOKEN, 1),
+    "an error that is null": (chunk(text("a"), error=None), Verdict.TOKEN),
+    "usage beside it": (chunk(delta(content="a"), usage={"prompt_tokens": 3}), Verdict.TOKEN),
     # Nothing yet.
-    "a role alone": (chunk(delta(role="assistant")), Verdict.NOTHING, 0),
+    "a role alone": (chunk(delta(role="assistant")), Verdict.NOTHING),
     "a role with empty content": (
         chunk(delta(role="assistant", content="")),
         Verdict.NOTHING,
-        0,
     ),
-    "content null": (chunk(delta(role="assistant", content=None)), Verdict.NOTHING, 0),
-    "an empty delta": (chunk(delta()), Verdict.NOTHING, 0),
-    "no tool calls": (chunk(delta(tool_calls=[])), Verdict.NOTHING, 0),
-    "empty thoughts": (chunk(delta(reasoning="", reasoning_content="")), Verdict.NOTHING, 0),
-    "empty text": (chunk(text("")), Verdict.NOTHING, 0),
-    "a finish that is empty": (chunk(text("", "")), Verdict.NOTHING, 0),
-    "usage alone": (chunk(usage={"prompt_tokens": 3}), Verdict.NOTHING, 0),
-    "a filter's news": (chunk(prompt_filter_results=[]), Verdict.NOTHING, 0),
-    "a ping": (b'{"type": "ping"}', Verdict.NOTHING, 0),
+    "content null": (chunk(delta(role="assistant", content=None)), Verdict.NOTHING),
+    "an empty delta": (chunk(delta()), Verdict.NOTHING),
+    "no tool calls": (chunk(delta(tool_calls=[])), Verdict.NOTHING),
+    "empty thoughts": (chunk(delta(reasoning="", reasoning_content="")), Verdict.NOTHING),
+    "empty text": (chunk(text("")), Verdict.NOTHING),
+    "a finish that is empty": (chunk(text("", "")), Verdict.NOTHING),
+    "usage alone": (chunk(usage={"prompt_tokens": 3}), Verdict.NOTHING),
+    "a filter's news": (chunk(prompt_filter_results=[]), Verdict.NOTHING),
+    "a ping": (b'{"type": "ping"}', Verdict.NOTHING),
     "logprobs alone": (
         chunk({"delta": {}, "logprobs": {"content": [{"token": "a"}]}}),
         Verdict.NOTHING,
-        0,
     ),
     "a token inside a string": (
         json.dumps({"note": '{"choices":[{"text":"a"}]}', "choices": []}).encode(),
         Verdict.NOTHING,
-        0,
     ),
-    "content at another place": (b'{"content":"a","text":"b"}', Verdict.NOTHING, 0),
-    "content that is no text": (chunk(delta(content=7, refusal=True)), Verdict.NOTHING, 0),
-    "choices that are none": (b'{"choices":{"0":{"text":"a"}}}', Verdict.NOTHING, 0),
-    "a choice that is none": (b'{"choices":["a",null,7]}', Verdict.NOTHING, 0),
-    "a delta that is none": (b'{"choices":[{"delta":"a"}]}', Verdict.NOTHING, 0),
-    "a list": (b'[{"choices":[{"text":"a"}]}]', Verdict.NOTHING, 0),
-    "no JSON": (b"hello", Verdict.NOTHING, 0),
-    "half of it": (chunk(delta(content="Hi"))[:-1], Verdict.NOTHING, 0),
-    "twice": (chunk(text("a")) * 2, Verdict.NOTHING, 0),
-    "nothing": (b"", Verdict.NOTHING, 0),
-    "null": (b"null", Verdict.NOTHING, 0),
-    "UTF-16": ('{"choices":[{"text":"a"}]}'.encode("utf-16"), Verdict.NOTHING, 0),
-    "nested too deeply": (b'{"choices":' + b"[" * 100_000, Verdict.NOTHING, 0),
-    "a number too long": (b'{"created":' + b"9" * 5000 + b"}", Verdict.NOTHING, 0),
+    "content at another place": (b'{"content":"a","text":"b"}', Verdict.NOTHING),
+    "content that is no text": (chunk(delta(content=7, refusal=True)), Verdict.NOTHING),
+    "choices that are none": (b'{"choices":{"0":{"text":"a"}}}', Verdict.NOTHING),
+    "a choice that is none": (b'{"choices":["a",null,7]}', Verdict.NOTHING),
+    "a delta that is none": (b'{"choices":[{"delta":"a"}]}', Verdict.NOTHING),
+    "a list": (b'[{"choices":[{"text":"a"}]}]', Verdict.NOTHING),
+    "no JSON": (b"hello", Verdict.NOTHING),
+    "half of it": (chunk(delta(content="Hi"))[:-1], Verdict.NOTHING),
+    "twice": (chunk(text("a")) * 2, Verdict.NOTHING),
+    "nothing": (b"", Verdict.NOTHING),
+    "null": (b"null", Verdict.NOTHING),
+    "UTF-16": ('{"choices":[{"text":"a"}]}'.encode("utf-16"), Verdict.NOTHING),
+    "nested too deeply": (b'{"choices":' + b"[" * 100_000, Verdict.NOTHING),
+    "a number too long": (b'{"created":' + b"9" * 5000 + b"}", Verdict.NOTHING),
     # Errors in a 200.
-    "an error object": (json.dumps({"error": ERROR}).encode(), Verdict.ERROR, 0),
-    "an error text": (b'{"error":"overloaded","error_type":"overloaded"}', Verdict.ERROR, 0),
+    "an error object": (json.dumps({"error": ERROR}).encode(), Verdict.ERROR),
+    "an error text": (b'{"error":"overloaded","error_type":"overloaded"}', Verdict.ERROR),
     "an error of its own kind": (
         b'{"object":"error","message":"boom","code":400}',
         Verdict.ERROR,
-        0,
     ),
-    "an error with choices": (chunk(text("a"), error=ERROR), Verdict.ERROR, 0),
-    "a finish by an error": (chunk(delta("error")), Verdict.ERROR, 0),
-    "a finish by an abort": (chunk(text("", "abort")), Verdict.ERROR, 0),
-    "one of two failed": (chunk(delta("stop"), delta("error")), Verdict.ERROR, 0),
-    "the other of two failed": (chunk(delta("error"), delta("stop")), Verdict.ERROR, 0),
+    "an error with choices": (chunk(text("a"), error=ERROR), Verdict.ERROR),
+    "a finish by an error": (chunk(delta("error")), Verdict.ERROR),
+    "a finish by an abort": (chunk(text("", "abort")), Verdict.ERROR),
+    "one of two failed": (chunk(delta("stop"), delta("error")), Verdict.ERROR),
+    "the other of two failed": (chunk(delta("error"), delta("stop")), Verdict.ERROR),
     # Finished without any.
-    "a finish": (chunk(delta("stop")), Verdict.FINISHED, 0),
-    "a finish by length": (chunk(text("", "length")), Verdict.FINISHED, 0),
-    "a finish by a filter": (chunk(delta("content_filter")), Verdict.FINISHED, 0),
-    "one of two finished": (chunk(delta(role="assistant"), delta("stop")), Verdict.FINISHED, 0),
+    "a finish": (chunk(delta("stop")), Verdict.FINISHED),
+    "a finish by length": (chunk(text("", "length")), Verdict.FINISHED),
+    "a finish by a filter": (chunk(delta("content_filter")), Verdict.FINISHED),
+    "one of two finished": (chunk(delta(role="assistant"), delta("stop")), Verdict.FINISHED),
     # The end.
-    "the end": (b"[DONE]", Verdict.DONE, 0),
-    "the end with spaces": (b" [DONE] ", Verdict.DONE, 0),
-    "no end": (b'["[DONE]"]', Verdict.NOTHING, 0),
+    "the end": (b"[DONE]", Verdict.DONE),
+    "the end with spaces": (b" [DONE] ", Verdict.DONE),
+    "no end": (b'["[DONE]"]', Verdict.NOTHING),
 }
 
 
-@pytest.mark.parametrize(("data", "verdict", "tokens"), CASES.values(), ids=CASES)
-def test_a_payload_says(data: bytes, verdict: Verdict, tokens: int) -> None:
+@pytest.mark.parametrize(("data", "verdict"), CASES.values(), ids=CASES)
+def test_a_payload_says(data: bytes, verdict: Verdict) -> None:
     """Each kind of payload that engines send, and those that they should not."""
-    assert read_delta(data) == (verdict, tokens)
     assert first_token(data) is verdict
-    assert tokens_in(data) == tokens
 
 
 def test_one_that_is_huge_is_read_all_the_same() -> None:
@@ -172,9 +162,8 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_no_json_raises(value: object) -> None:
-    """The known names at any place, with any kind of value; tokens and TOKEN go together."""
-    verdict, tokens = read_delta(json.dumps(value).encode())
-    assert (verdict is Verdict.TOKEN) == (tokens > 0)
+    """The known names at any place, with any kind of value."""
+    assert first_token(json.dumps(value).encode()) in Verdict
 
 
 MESSAGE = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}

@@ -162,6 +162,19 @@ def test_fields_are_added_and_left_out_as_asked() -> None:
     assert to_backend(named, drop=(b"x-tenant-id",)).count(b"\r\nX-") == 3
 
 
+def test_a_name_of_the_request_is_for_the_whole_path() -> None:
+    """Connection does not take it away; one of ours takes the place of all others."""
+    own = b"HTTP/1.1 200 OK\r\nConnection: X-Request-ID\r\nX-Request-ID: a\r\nX-Request-Id: b\r\n"
+    own += b"Content-Length: 0\r\n"
+    assert to_client(own + b"\r\n").lower().count(b"x-request-id") == 2
+    raw = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: x-request-id\r\nX-Request-ID: a\r\n\r\n"
+    assert b"\r\nX-Request-ID: a\r\n" in to_backend(raw)
+    answer = read_response(own + b"\r\n", b"GET", HeadLimits())
+    assert response_to_client(
+        answer, close=False, extra=[(b"X-Request-ID", b"c")], drop=(b"x-request-id",)
+    ) == (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Request-ID: c\r\n\r\n")
+
+
 @pytest.mark.parametrize("wrong", [b"a\r\nb", b"a\nb", b"a\rb", b"a\0b"])
 def test_nothing_is_added_that_would_split_a_head(wrong: bytes) -> None:
     """A line end in an added value is our own mistake and never sent."""

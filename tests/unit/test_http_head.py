@@ -121,6 +121,15 @@ def test_a_stray_empty_line_leaves_an_idle_connection() -> None:
     assert not buffer
 
 
+def test_a_head_that_cannot_be_read_stays() -> None:
+    """So that whoever refuses it can say what it was."""
+    raw = b"GET /x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"
+    buffer = bytearray(raw + b"rest")
+    with pytest.raises(MessageError):
+        HeadReader(HeadLimits()).request(buffer)
+    assert buffer == raw + b"rest"
+
+
 @pytest.mark.parametrize(
     ("version", "options", "stays"),
     [

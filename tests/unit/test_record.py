@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from tests.support.listeners import listener
-from xdp_router.daemon.gateway.record import LegRecord, Record, since
+from xdp_router.daemon.gateway.record import DETAILS, LegRecord, Record, since
 from xdp_router.gateway.chooser import Chooser, Known
 
 MS = 1_000_000
@@ -55,7 +55,11 @@ def test_a_line_is_one_line_of_json() -> None:
 
 def test_everything_is_explained() -> None:
     """Who could have had it, by which terms; each leg's steps in the order of time."""
-    told = record().explained(LISTENER.backends)
+    made = record()
+    made.legs[0].tokens = 2
+    told = made.explained(LISTENER.backends)
+    ends = [each["detail"] for each in told["timeline"] if each["what"] == "leg ended"]
+    assert ends == ["leg 1 to a: lost; events that it had sent: 2", "leg 2 to b: won"]
     assert told["candidates"][0] == {
         "backend": "a",
         "in_flight": 3,
@@ -76,3 +80,10 @@ def test_everything_is_explained() -> None:
         assert what in whats
     assert whats.count("leg") == 2
     assert whats.count("connected") == 1, "a connection that was kept is not made"
+
+
+def test_what_an_explanation_has_beside_the_row_is_known() -> None:
+    """Rows of the list are made of explanations, of workers that have ended."""
+    told = record()
+    explained = told.explained(LISTENER.backends)
+    assert explained.keys() - told.summary().keys() == set(DETAILS)

@@ -73,14 +73,11 @@ def test_a_hedge_loses() -> None:
         (at(51), "connected 1", []),
         (at(60), "head 1 200", []),
         (at(86), "token 0", [Win(0), CancelLeg(1, Reason.LOST)]),
-        (at(90), "token 0 3", []),
+        (at(90), "token 0", []),
         (at(99), "end 0", []),
     )
     assert race.state is RaceState.OVER
-    assert (race.winner, race.hedges, race.retries, race.given_up) == (0, 1, 0, None)
-    assert (race.started_ns, race.decided_ns, race.ended_ns) == (at(0), at(86), at(99))
-    assert race.loser_ns == 36 * MS
-    assert [leg.tokens for leg in race.legs] == [4, 0]
+    assert (race.winner, race.hedges, race.retries) == (0, 1, 0)
     assert race.legs[0].token_ns == at(86)
 
 
@@ -99,16 +96,16 @@ def test_a_hedge_wins() -> None:
 
 
 def test_a_finish_without_content_wins() -> None:
-    """An answer that is empty is an answer; no token is counted."""
+    """An answer that is empty is an answer."""
     race = TtftRace(1, SINGLE)
     play(
         race,
         (at(0), "start", [StartLeg(0, 0)]),
         (at(8), "head 0 200", []),
-        (at(9), "token 0 0", [Win(0)]),
+        (at(9), "token 0", [Win(0)]),
         (at(9), "end 0", []),
     )
-    assert race.legs[0].tokens == 0
+    assert race.winner == 0
 
 
 def test_without_a_delay_all_are_asked_at_once() -> None:
@@ -172,7 +169,7 @@ def test_one_candidate_is_no_race() -> None:
 
 
 def test_what_comes_of_a_cancelled_leg_changes_nothing() -> None:
-    """It was on its way when the connection was closed; tokens of it are counted as lost."""
+    """It was on its way when the connection was closed."""
     race = TtftRace(2, AT_ONCE)
     play(
         race,
@@ -181,11 +178,10 @@ def test_what_comes_of_a_cancelled_leg_changes_nothing() -> None:
         (at(9), "token 0", [Win(0), CancelLeg(1, Reason.LOST)]),
         (at(9), "connected 1", []),
         (at(9), "head 1 503 9", []),
-        (at(9), "token 1 2", []),
+        (at(9), "token 1", []),
         (at(9), "fail 1 ERROR", []),
         (at(9), "end 1", []),
     )
-    assert race.loser_tokens == 2
     assert race.legs[1].reason is Reason.LOST
 
 
@@ -271,7 +267,6 @@ def test_a_crash_after_the_first_byte_is_told_and_not_mended() -> None:
     )
     assert race.state is RaceState.OVER
     assert race.legs[0].reason is Reason.CRASH
-    assert race.ended_ns == at(20)
 
 
 def test_an_answer_that_cannot_be_read_any_more_is_cancelled_too() -> None:
@@ -301,7 +296,7 @@ def test_a_client_that_goes_ends_all(won: bool) -> None:
     else:
         cancelled.append(CancelLeg(1, Reason.CLIENT_GONE))
     play(race, (at(20), "gone", cancelled))
-    assert (race.state, race.given_up) == (RaceState.OVER, Reason.CLIENT_GONE)
+    assert race.state is RaceState.OVER
 
 
 def test_a_client_may_go_before_anything_was_asked() -> None:

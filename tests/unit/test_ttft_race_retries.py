@@ -95,7 +95,7 @@ def test_an_answer_without_a_token_is_replaced() -> None:
         (at(10), "head 1 200", []),
         (at(11), "end 1", [GiveUp(502, Reason.EMPTY)]),
     )
-    assert race.given_up is Reason.EMPTY
+    assert race.state is RaceState.OVER
 
 
 def test_who_does_not_connect_in_time_is_replaced() -> None:

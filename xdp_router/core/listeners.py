@@ -15,6 +15,10 @@ from .model import Endpoint, Mode, ScoreWeights, Scrape
 _MS = 1_000_000
 _S = 1_000_000_000
 _EVEN_SCORE = ScoreWeights()
+SYN_AGAIN_NS = _S
+"""When the kernel sends a SYN, or its answer, again that was lost (RFC 6298, 2.1)."""
+CONNECT_TIMEOUT_NS = SYN_AGAIN_NS + 500 * _MS
+"""One lost packet is no failed attempt: there is half a second left for the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Listener:
     certificate: Certificate | None = None
     head_timeout_ns: int = 200 * _MS
     body_timeout_ns: int = 30 * _S
-    connect_timeout_ns: int = _S
+    connect_timeout_ns: int = CONNECT_TIMEOUT_NS
     first_byte_timeout_ns: int = 60 * _S
     stream_timeout_ns: int = 300 * _S
     idle_timeout_ns: int = 60 * _S

@@ -44,33 +44,30 @@ class Verdict(enum.Enum):
     """The end mark of the stream."""
 
 
-def read_delta(data: bytes) -> tuple[Verdict, int]:
-    """What a payload says, and how many of its choices bring content.
+def first_token(data: bytes) -> Verdict:
+    """What one payload of an event stream says, or an answer in one piece.
 
-    For chunks of chat and of plain completions, and for answers in one piece. Never raises:
-    what cannot be read is NOTHING.
+    For chunks of chat and of plain completions. Never raises: what cannot be read is NOTHING.
     """
     if data == _DONE:
-        return Verdict.DONE, 0
+        return Verdict.DONE
     try:
         chunk = _parse(str(data, "utf-8", "replace"))
     except (ValueError, RecursionError):
-        return (Verdict.DONE if data.strip() == _DONE else Verdict.NOTHING), 0
+        return Verdict.DONE if data.strip() == _DONE else Verdict.NOTHING
     if not isinstance(chunk, dict):
-        return Verdict.NOTHING, 0
+        return Verdict.NOTHING
     if chunk.get("error") or chunk.get("object") == "error":
-        return Verdict.ERROR, 0
+        return Verdict.ERROR
     choices = chunk.get("choices")
     if not isinstance(choices, list):
-        return Verdict.NOTHING, 0
-    tokens = 0
+        return Verdict.NOTHING
     verdict = Verdict.NOTHING
     for choice in choices:
         if not isinstance(choice, dict):
             continue
         if _has_content(choice):
-            tokens += 1
-            continue
+            return Verdict.TOKEN
         reason = choice.get("finish_reason")
         if not reason or not isinstance(reason, str):
             continue
@@ -78,17 +75,7 @@ def read_delta(data: bytes) -> tuple[Verdict, int]:
             verdict = Verdict.ERROR
         elif verdict is Verdict.NOTHING:
             verdict = Verdict.FINISHED
-    return (Verdict.TOKEN if tokens else verdict), tokens
-
-
-def first_token(data: bytes) -> Verdict:
-    """What one payload of an event stream says."""
-    return read_delta(data)[0]
-
-
-def tokens_in(data: bytes) -> int:
-    """How many choices of a payload bring content: what is counted as tokens."""
-    return read_delta(data)[1]
+    return verdict
 
 
 def whole_answer(body: bytes) -> Verdict:
@@ -96,8 +83,7 @@ def whole_answer(body: bytes) -> Verdict:
 
     Whatever is no error object is an answer, JSON or not.
     """
-    verdict = read_delta(body)[0]
-    return Verdict.ERROR if verdict is Verdict.ERROR else Verdict.TOKEN
+    return Verdict.ERROR if first_token(body) is Verdict.ERROR else Verdict.TOKEN
 
 
 def _has_content(choice: dict[str, object]) -> bool:

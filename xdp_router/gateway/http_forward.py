@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from xdp_router.gateway import request_id
 from xdp_router.gateway.http_fields import FRAMING_FIELDS, tokens
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 
@@ -32,6 +33,9 @@ _ONE_CONNECTION = frozenset(
 )
 _FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
 _OF_REQUEST = _ONE_CONNECTION | _FORWARDED
+# Whatever Connection says. A body's bytes would be read as the next message if its end were taken
+# out; and a request would lose its name.
+_WHOLE_PATH = FRAMING_FIELDS | {request_id.FIELD}
 _UPGRADE_STAYS = frozenset((101, 426))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HTTP_1_1_REQUIRED = b"\0\0\0\x0d"
@@ -157,26 +161,30 @@ def response_to_client(
     close: bool,
     extra: Sequence[tuple[bytes, bytes]] = (),
     client_version: int = 11,
+    drop: Sequence[bytes] = (),
 ) -> bytes:
     """Return the head to send to the client for a backend's answer.
 
     ``close``: the connection ends after this answer, as it does anyway without another end of
     the body. For a client of version 10 an answer in chunks loses Transfer-Encoding and ends
     with the connection; its content has to be sent without the chunks' framing
-    (``BodyReader.payload``). Raises ValueError for an added value with a CR, LF or NUL.
+    (``BodyReader.payload``). Fields in ``extra`` are added and those in ``drop`` (lower case) left
+    out. Raises ValueError for an added value with a CR, LF or NUL.
     """
     traits = head.traits
-    if traits is not None and not close and client_version == 11:
+    if traits is not None and not close and client_version == 11 and not drop:
         out = [traits.lines]
     else:
-        out = [answer_lines(head, close=close, client_version=client_version)]
+        out = [answer_lines(head, close=close, client_version=client_version, drop=drop)]
     for name, value in extra:
         out.append(_clean(name) + b": " + _clean(value))
     out.append(b"\r\n")
     return b"\r\n".join(out)
 
 
-def answer_lines(head: ResponseHead, *, close: bool, client_version: int = 11) -> bytes:
+def answer_lines(
+    head: ResponseHead, *, close: bool, client_version: int = 11, drop: Sequence[bytes] = ()
+) -> bytes:
     """Return the lines of ``response_to_client``, without the last line's end."""
     headers = head.headers
     lines = head.raw[:-4].split(b"\r\n")
@@ -185,7 +193,8 @@ def answer_lines(head: ResponseHead, *, close: bool, client_version: int = 11) -
     status = head.status
     changing = status in _UPGRADE_STAYS
     unchunked = client_version == 10 and head.framing is Framing.CHUNKED
-    drop = (b"transfer-encoding", b"trailer") if unchunked else ()
+    if unchunked:
+        drop = (*drop, b"transfer-encoding", b"trailer")
     unwanted = _unwanted(headers, _ONE_CONNECTION, drop)
     for line, (name, _) in zip(lines, headers, strict=True):
         if name not in unwanted or (changing and name == b"upgrade"):
@@ -270,8 +279,7 @@ def _unwanted(
                 named = set(members) if named is None else named.union(members)
     if named is None:
         return base.union(drop) if drop else base
-    # Its bytes would be read as the next message if the body's end were taken out.
-    return base.union(named - FRAMING_FIELDS, drop)
+    return base.union(named - _WHOLE_PATH, drop)
 
 
 def _clean(value: bytes) -> bytes:

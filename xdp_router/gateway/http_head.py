@@ -177,7 +177,8 @@ class HeadReader:
     def request(self, buffer: bytearray) -> RequestHead | None:
         """Return the next request's head, None while it is not whole, or raise MessageError.
 
-        One empty line before a request is taken away (RFC 9112 section 2.2).
+        One empty line before a request is taken away (RFC 9112 section 2.2). A head that is an
+        error stays in the buffer.
         """
         if not buffer:
             return None
@@ -198,9 +199,13 @@ class HeadReader:
         if raw is None:
             return None
         self._skipped = False
-        if self._requests is not None:
-            return self._requests.request(raw)
-        return read_request(raw, self._limits)
+        try:
+            if self._requests is not None:
+                return self._requests.request(raw)
+            return read_request(raw, self._limits)
+        except MessageError:
+            buffer[:0] = raw
+            raise
 
     def response(
         self, buffer: bytearray, method: bytes, *, upgrade: bool = True

@@ -27,8 +27,6 @@ class AnswerTraits:
     is_stream: bool
     is_coded: bool
     lines: bytes
-    has_id: bool
-    """Whether it has an X-Request-ID."""
 
 
 def read_answer_traits(head: ResponseHead) -> AnswerTraits:
@@ -39,7 +37,6 @@ def read_answer_traits(head: ResponseHead) -> AnswerTraits:
         head.status == 200 and kind[: len(_STREAM)].lower() == _STREAM,
         coding.lower() != b"identity",
         answer_lines(head, close=False),
-        head.get(b"x-request-id") is not None,
     )
 
 

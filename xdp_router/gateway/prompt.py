@@ -40,15 +40,11 @@ class Prompt:
     ``model``: as asked for, "" if the request names none. ``text``: model, tools and messages (or
     the prompt) in the order in which an engine sees them, each after its role. Two requests whose
     texts begin alike have prompts that begin alike; it is for comparing, not for reading.
-    ``max_tokens`` None: not bounded by the request. ``priority``: as engines have it, lower is
-    earlier; None: not said.
     """
 
     model: str
     stream: bool
     text: bytes
-    max_tokens: int | None = None
-    priority: int | None = None
 
 
 def read_prompt(path: bytes, body: bytes) -> Prompt:
@@ -73,8 +69,6 @@ def read_prompt(path: bytes, body: bytes) -> Prompt:
         model,
         _flag(request, "stream"),
         _PART.join(parts),
-        _bound(request),
-        _number(request, "priority"),
     )
 
 
@@ -223,24 +217,6 @@ def _flag(request: dict[str, Any], field: str) -> bool:
     if not isinstance(value, bool):
         raise _wrong(field, "true or false", value)
     return value
-
-
-def _number(request: dict[str, Any], field: str) -> int | None:
-    value = request.get(field)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if type(value) is not int:
-        raise _wrong(field, "a whole number", value)
-    return value
-
-
-def _bound(request: dict[str, Any]) -> int | None:
-    newer = _number(request, "max_completion_tokens")
-    bound = _number(request, "max_tokens") if newer is None else newer
-    # Some engines have -1 for "until it is finished".
-    return None if bound is None or bound < 0 else bound
 
 
 def _canonical(value: object) -> bytes:

@@ -99,11 +99,8 @@ class Leg:
     fresh: bool = False
     state: LegState = LegState.ASKED
     connected_ns: int = 0
-    head_ns: int = 0
     token_ns: int = 0
-    ended_ns: int = 0
     status: int = 0
-    tokens: int = 0
     reason: Reason | None = None
     """Why it did not win, or broke off."""
     retry_after_ns: int | None = None

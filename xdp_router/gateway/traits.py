@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from xdp_router.gateway.http_forward import RequestFrame, request_frame
 from xdp_router.gateway.http_head import Framing, RequestHead
+from xdp_router.gateway.request_id import FIELD, given_id
 
 SAFE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE"))
 IDEMPOTENT = SAFE | {b"PUT", b"DELETE"}
@@ -33,6 +34,8 @@ class HeadTraits:
     is_idempotent: bool
     may_race: bool
     """Whether several backends can be asked at once, if the request is none for tokens."""
+    given_id: str | None
+    """The client's own name of its request; "": none that can be used, None: none at all."""
     frame: RequestFrame
 
     def of_length(self, before: bytes, digits: bytes) -> HeadTraits:
@@ -46,6 +49,7 @@ class HeadTraits:
             self.headers,
             self.is_idempotent,
             self.may_race,
+            self.given_id,
             frame,
         )
 
@@ -59,6 +63,7 @@ def read_traits(head: RequestHead, wanted: Collection[bytes], proto: bytes) -> H
     for name, value in head.headers:
         if name in wanted:
             headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+    given = given_id(head.headers)
     return HeadTraits(
         head.method.decode("latin-1"),
         head.path.decode("latin-1"),
@@ -66,5 +71,8 @@ def read_traits(head: RequestHead, wanted: Collection[bytes], proto: bytes) -> H
         headers,
         head.method in IDEMPOTENT,
         head.method in SAFE and head.framing is Framing.NONE and head.upgrade is None,
-        request_frame(head, host=None, proto=proto, drop=(b"expect",)),
+        given,
+        request_frame(
+            head, host=None, proto=proto, drop=(b"expect", FIELD) if given == "" else (b"expect",)
+        ),
     )

@@ -108,8 +108,7 @@ class TtftRace:
     """
 
     __slots__ = (
-        "legs", "state", "winner", "started_ns", "decided_ns", "ended_ns", "given_up",
-        "retries", "hedges", "hedges_denied",
+        "legs", "state", "winner", "retries", "hedges", "hedges_denied",
         "_asked_ns", "_frozen", "_hedge_ns", "_may_hedge", "_next", "_settings", "_wanted",
     )  # fmt: skip
 
@@ -123,15 +122,10 @@ class TtftRace:
         self.legs: list[Leg] = []
         """All that were asked, in order; a leg's number is its index."""
         self.winner: int | None = None
-        self.started_ns = 0
-        self.decided_ns = 0
-        """When it was won or given up."""
-        self.ended_ns = 0
-        self.given_up: Reason | None = None
-        """Why there is no answer; or CLIENT_GONE."""
         self.retries = 0
         self.hedges = 0
         self.hedges_denied = 0
+        """How often a hedge was due, and nobody could be had for it."""
         self._settings = settings
         self._may_hedge = may_hedge
         self._next: list[int] = list(range(candidates))
@@ -145,9 +139,9 @@ class TtftRace:
     def start(self, now_ns: int) -> list[Command]:
         """Begin. Raise IllegalTransition if it has begun already."""
         self._move(RaceInput.START)
-        self.started_ns = self._asked_ns = now_ns
+        self._asked_ns = now_ns
         if not self._next:
-            return [self._give_up(503, Reason.NO_CANDIDATE, None, now_ns)]
+            return [self._give_up(503, Reason.NO_CANDIDATE, None)]
         commands: list[Command] = [self._ask(now_ns)]
         if self._settings.hedge_ns:
             self._arm(now_ns)
@@ -174,27 +168,25 @@ class TtftRace:
         if each.state is LegState.CANCELLED:
             return []
         each.status = status
-        each.head_ns = now_ns
         if not each.connected_ns:
             each.connected_ns = now_ns
         if status in self._settings.refusals:
             each.retry_after_ns = retry_after_ns
             return self._refused(leg, now_ns)
         if self._settings.on_head or status >= 400:
-            return self._won(leg, now_ns, Win(leg))
+            return self._won(leg, Win(leg))
         return []
 
-    def leg_token(self, leg: int, now_ns: int, tokens: int = 1) -> list[Command]:
-        """The leg has a first token, or more; ``tokens`` 0: it is finished without any, or its
-        answer in one piece is whole."""
+    def leg_token(self, leg: int, now_ns: int) -> list[Command]:
+        """The leg has a first token, or more; or it is finished without any, or its answer in one
+        piece is whole."""
         each = self._leg(leg).apply(LegInput.TOKEN)
-        each.tokens += tokens
         if each.token_ns or each.state is LegState.CANCELLED:
             return []
         each.token_ns = now_ns
         if self.winner == leg:
             return []
-        return self._won(leg, now_ns, Win(leg))
+        return self._won(leg, Win(leg))
 
     def leg_failed(self, leg: int, reason: Reason, now_ns: int) -> list[Command]:
         """The leg is of no use: CONNECT, CRASH, STALE (a kept connection closed before the first
@@ -219,17 +211,13 @@ class TtftRace:
         if self.winner != leg:
             return self._failed(leg, Reason.EMPTY, LegInput.END, now_ns)
         each.state = LegState.ENDED
-        each.ended_ns = now_ns
         self._move(RaceInput.FINISH)
-        self.ended_ns = now_ns
         return []
 
-    def client_gone(self, now_ns: int) -> list[Command]:
+    def client_gone(self) -> list[Command]:
         """The client has closed: everything under way is cancelled."""
         self._move(RaceInput.LEAVE)
-        self.given_up = Reason.CLIENT_GONE
-        self.ended_ns = now_ns
-        return self._cancel_others(None, Reason.CLIENT_GONE, now_ns)
+        return self._cancel_others(None, Reason.CLIENT_GONE)
 
     def more_asked(self, now_ns: int) -> None:
         """More of the request's body has come: nobody can answer what is not asked yet."""
@@ -258,8 +246,8 @@ class TtftRace:
             return []
         commands: list[Command] = []
         if now_ns >= self._asked_ns + self._settings.first_token_ns:
-            commands += self._cancel_others(None, Reason.DEADLINE, now_ns)
-            commands.append(self._give_up(504, Reason.DEADLINE, None, now_ns))
+            commands += self._cancel_others(None, Reason.DEADLINE)
+            commands.append(self._give_up(504, Reason.DEADLINE, None))
             return commands
         for index in range(len(self.legs)):
             leg = self.legs[index]
@@ -277,16 +265,6 @@ class TtftRace:
     def live(self) -> int:
         """Legs that are under way and have not won."""
         return sum(leg.state in LIVE for leg in self.legs)
-
-    @property
-    def loser_tokens(self) -> int:
-        """Tokens that came of legs that did not win."""
-        return sum(leg.tokens for index, leg in enumerate(self.legs) if index != self.winner)
-
-    @property
-    def loser_ns(self) -> int:
-        """How long legs that were cancelled as losers had been at work."""
-        return sum(leg.ended_ns - leg.started_ns for leg in self.legs if leg.reason is Reason.LOST)
 
     def _ask(self, now_ns: int, hedge: bool = False) -> StartLeg:
         self.legs.append(Leg(self._next.pop(0), now_ns, hedge=hedge))
@@ -310,12 +288,11 @@ class TtftRace:
         self.hedges_denied += bool(self._next)
         return False
 
-    def _won(self, leg: int, now_ns: int, win: Win) -> list[Command]:
+    def _won(self, leg: int, win: Win) -> list[Command]:
         self._move(RaceInput.WIN)
         self.winner = leg
-        self.decided_ns = now_ns
         self.legs[leg].state = LegState.WINNER
-        return [win, *self._cancel_others(leg, Reason.LOST, now_ns)]
+        return [win, *self._cancel_others(leg, Reason.LOST)]
 
     def _refused(self, leg: int, now_ns: int) -> list[Command]:
         each = self.legs[leg]
@@ -327,7 +304,7 @@ class TtftRace:
         alone = self.live == 1 and not self._has_next()
         if alone and best_refusal(self.legs) is each:
             win = Win(leg, refused=True, retry_after_ns=least_retry_after(self.legs))
-            return commands + self._won(leg, now_ns, win)
+            return commands + self._won(leg, win)
         return commands + self._failed(leg, Reason.REFUSED, LegInput.CANCEL, now_ns)
 
     def _failed(self, leg: int, reason: Reason, given: LegInput, now_ns: int) -> list[Command]:
@@ -336,13 +313,11 @@ class TtftRace:
         begun = bool(each.connected_ns)
         each.apply(given)
         each.reason = reason
-        each.ended_ns = now_ns
         commands: list[Command] = []
         if given is LegInput.CANCEL:
             commands.append(CancelLeg(leg, reason))
         if self.winner == leg:
             self._move(RaceInput.FINISH)
-            self.ended_ns = now_ns
             return [BreakOff(leg, reason), *commands]
         if self._settings.replayable or not begun or reason is Reason.REFUSED:
             if reason is Reason.STALE and not each.fresh and not self._frozen:
@@ -360,36 +335,31 @@ class TtftRace:
             if self._hedge_ns is not None:
                 self._arm(now_ns)
         elif not self.live:
-            commands.append(self._nobody_left(reason, now_ns))
+            commands.append(self._nobody_left(reason))
         return commands
 
     def _has_next(self) -> bool:
         return bool(self._next) and not self._frozen and self.retries < self._settings.retries
 
-    def _nobody_left(self, reason: Reason, now_ns: int) -> GiveUp:
+    def _nobody_left(self, reason: Reason) -> GiveUp:
         best = best_refusal(self.legs)
         if best is not None:
-            return self._give_up(best.status, Reason.REFUSED, least_retry_after(self.legs), now_ns)
+            return self._give_up(best.status, Reason.REFUSED, least_retry_after(self.legs))
         slow = all(leg.reason is Reason.CONNECT_TIMEOUT for leg in self.legs)
-        return self._give_up(504 if slow else 502, reason, None, now_ns)
+        return self._give_up(504 if slow else 502, reason, None)
 
-    def _give_up(
-        self, status: int, reason: Reason, retry_after_ns: int | None, now_ns: int
-    ) -> GiveUp:
+    def _give_up(self, status: int, reason: Reason, retry_after_ns: int | None) -> GiveUp:
         self._move(RaceInput.GIVE_UP)
-        self.given_up = reason
-        self.decided_ns = self.ended_ns = now_ns
         # A hedge may be due at this very moment.
         self._hedge_ns = None
         return GiveUp(status, reason, retry_after_ns)
 
-    def _cancel_others(self, winner: int | None, reason: Reason, now_ns: int) -> list[Command]:
+    def _cancel_others(self, winner: int | None, reason: Reason) -> list[Command]:
         commands: list[Command] = []
         for index, leg in enumerate(self.legs):
             if index != winner and LegInput.CANCEL in LEG_TABLE[leg.state]:
                 leg.state = LegState.CANCELLED
                 leg.reason = reason
-                leg.ended_ns = now_ns
                 commands.append(CancelLeg(index, reason))
         return commands
 

@@ -47,7 +47,12 @@ _TABLE: tuple[tuple[str, Kind, tuple[str, ...], str], ...] = (
     ("gateway_failed_legs_total", Kind.COUNTER, _BACKEND, "of those, lost"),
     ("gateway_retries_total", Kind.COUNTER, _LISTENER, "legs in the place of failed ones"),
     ("gateway_tokens_total", Kind.COUNTER, (*_BACKEND, "model"), "events with tokens, to clients"),
-    ("gateway_loser_tokens_total", Kind.COUNTER, _BACKEND, "the same of legs that lost"),
+    (
+        "gateway_loser_tokens_total",
+        Kind.COUNTER,
+        _BACKEND,
+        "the same of legs that lost against another one",
+    ),
     ("gateway_broken_off_total", Kind.COUNTER, _BACKEND, "answers that broke off"),
     ("gateway_refused_total", Kind.COUNTER, ("listener", "status"), "answers of our own"),
     ("gateway_deadline_closes_total", Kind.COUNTER, ("listener", "deadline"), "closed as late"),
