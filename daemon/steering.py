@@ -181,6 +181,9 @@ class Steering:
             return
         try:
             with LocalRoutes() as routes:
+                # The kernel makes the route of an interface's address by and by: it is no one's
+                # to make meanwhile.
+                wanted -= routes.on_interfaces()
                 self._leave(routes, wanted)
                 self._take(routes, wanted)
         except HostError as error:
@@ -191,8 +194,7 @@ class Steering:
             self._fault = ""
 
     def _leave(self, routes: LocalRoutes, wanted: set[int]) -> None:
-        own = routes.on_interfaces()
-        for addr in sorted(self._taken - (wanted - own)):
+        for addr in sorted(self._taken - wanted):
             routes.remove(addr)
             self._state.maps.services.take_up(addr, False)
             self._taken.discard(addr)
