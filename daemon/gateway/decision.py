@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from xdp_router.core.listeners import Listener
@@ -68,7 +67,7 @@ def decide(
         blocks = front.cache.blocks_of(prompt.text)
     urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
     order = record.order = front.chooser.order(
-        found, partial(front.known, blocks=blocks), urgency, front.world.draws()
+        found, front.sight, blocks, urgency, front.world.draws()
     )
     raced = (
         listener.mode is Mode.RACE

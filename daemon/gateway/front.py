@@ -10,15 +10,15 @@ import os
 import random
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from xdp_router.core.listeners import GatewayConfig, Listener, ListenerKind
-from xdp_router.core.model import Mode
 from xdp_router.core.ratelimit import TokenBucket
-from xdp_router.gateway.chooser import Chooser, Known
+from xdp_router.gateway.candidates import LOOKED_AT
+from xdp_router.gateway.chooser import Chooser
 from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits, RequestHead
 from xdp_router.gateway.prefix_cache import BLOCK_BYTES, PrefixCache
@@ -29,20 +29,8 @@ from xdp_router.measure.histogram import Histogram
 
 from . import totals
 from .arms import ARM_TIMES
-from .asked import Asked, expected_ns
-from .board import (
-    CACHE,
-    HELD_UNTIL,
-    ILL,
-    QUEUE,
-    RTT,
-    RTT_AT,
-    STATE,
-    TOLD_AT,
-    TOLD_TTFT,
-    USAGE,
-    Board,
-)
+from .asked import Asked
+from .board import HELD_UNTIL, Board
 from .client import Client
 from .decision import Decision, race_settings
 from .figures import Figures
@@ -50,15 +38,13 @@ from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, Pool
 from .record import LegRecord, Record
 from .relay import Relay
+from .sight import FRESH_NS, LiveSight
 
-FRESH_NS = 10_000_000_000
-"""How long a first-token time is believed."""
 RETIRED_QUIET_NS = 1_000_000_000
 RETIRE_AGAIN_S = 0.25
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
-_THOUSANDTHS = 1e-3
 _NS = 1e9
 
 
@@ -123,7 +109,7 @@ class Front:
         self.tenants = Tenants(listener, world.config.workers)
         self.head_limits = HeadLimits(head_bytes=listener.max_head)
         self.cache = (
-            PrefixCache(listener.cache_blocks)
+            PrefixCache(listener.cache_blocks, find_holders=len(listener.backends) > LOOKED_AT)
             if listener.kind is ListenerKind.LLM and listener.cache_blocks
             else None
         )
@@ -131,13 +117,8 @@ class Front:
         self.connections: set[Any] = set()
         self._arms: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._hedges = HedgeDelay(listener.race.hedge_quantile)
-        self._weights = [each.weight for each in listener.backends]
-        self._rtt_fresh_ns = (
-            listener.snapshot_age_ns
-            if listener.mode is Mode.SNAPSHOT
-            else max(listener.snapshot_age_ns, FRESH_NS)
-        )
         self._rows = [world.rows[str(each.address)] for each in listener.backends]
+        self.sight = LiveSight(listener, world.board, self._rows, world.clock, self.cache)
         now_ns = world.clock()
         rate = max(1, listener.race.extra_legs // world.config.workers)
         self._extra = [TokenBucket(rate, rate, now_ns) for _ in listener.backends]
@@ -242,37 +223,6 @@ class Front:
             self.listener.connect_timeout_ns / _NS,
             waited_ns=waited_ns,
         )
-
-    def known(self, backends: Sequence[int], blocks: tuple[int, ...]) -> list[Known]:
-        """What is known of each at this moment."""
-        board, now_ns = self.world.board, self.world.clock()
-        fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
-        told_ns = now_ns - self.listener.told_age_ns
-        out = []
-        for index in backends:
-            row = self._rows[index]
-            in_flight, ttft_ns, held_ns, late_ns, late_at_ns, since_ns = board.look(row, fresh_ns)
-            known = Known(index, self._weights[index], in_flight if in_flight > 0 else 0)
-            known.ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
-            known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
-            if board.common(row, RTT_AT) > rtt_ns:
-                known.rtt_ns = board.common(row, RTT) or None
-            if board.common(row, TOLD_AT) > told_ns:
-                self._hear(known, row, told_ns)
-            if blocks and self.cache is not None:
-                known.cache = self.cache.hit(index, blocks)
-            out.append(known)
-        return out
-
-    def _hear(self, known: Known, row: int, told_ns: int) -> None:
-        """What others say; of a first-token time what was seen here counts before that."""
-        board = self.world.board
-        cache, usage = board.told(row, CACHE, told_ns), board.told(row, USAGE, told_ns)
-        known.cache = None if cache is None else cache * _THOUSANDTHS
-        known.usage = None if usage is None else usage * _THOUSANDTHS
-        known.waiting = (board.told(row, QUEUE, told_ns) or 0) * _THOUSANDTHS
-        if known.ttft_ns is None:
-            known.ttft_ns = board.told(row, TOLD_TTFT, told_ns)
 
     def may_have_leg(self, backend: int, now_ns: int) -> bool:
         """Whether it may get one beside another; if so, that is counted."""
