@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from bench.rows import Row, Table, percentile
@@ -37,6 +36,7 @@ _SPEC = LabSpec((BackendSpec("e1"),))
 _RATE = 200.0
 _KEPT = 4_000
 _LOOPS = 2_000
+LOOKUP_BACKENDS = (3, 10, 100, 1_000)
 _READY_S = 20.0
 
 
@@ -74,7 +74,8 @@ def gateway_toml(at: Address, cases: Sequence[Case] = CASES) -> str:
         if case.backends > 10:
             lines += ['probe_interval = "500ms"']  # of so many it is the server that is measured
         for backend in range(1, case.backends + 1):
-            lines += ["[[listener.backend]]", f'address = "127.0.1.{backend}:{_ENGINE_PORT}"']
+            host = f"127.0.{1 + backend // 250}.{1 + backend % 250}"
+            lines += ["[[listener.backend]]", f'address = "{host}:{_ENGINE_PORT}"']
     return "\n".join(lines) + "\n"
 
 
@@ -118,10 +119,12 @@ def measure(
     return found
 
 
-def lookups(loops: int = _LOOPS) -> dict[int, list[float]]:
+def lookups(loops: int = _LOOPS, counts: Sequence[int] = LOOKUP_BACKENDS) -> dict[int, list[float]]:
     """Microseconds of a look at what is known and the choice by it alone, by how many backends
     there are: a worker's own code and memory, in this process."""
-    config = parse_config(gateway_toml(("127.0.0.1", _FIRST_PORT)), "gateway.toml").gateway
+    cases = [Case("http", "snapshot", count) for count in counts]
+    text = gateway_toml(("127.0.0.1", _FIRST_PORT), cases)
+    config = parse_config(text, "gateway.toml").gateway
     loop = asyncio.new_event_loop()
     fd = Board.create()
     board = Board(fd, 0)
@@ -131,20 +134,19 @@ def lookups(loops: int = _LOOPS) -> dict[int, list[float]]:
         for backend in listener.backends:
             rows.setdefault(str(backend.address), len(rows))
     world = World(board, rows, config, loop, lambda _: None)
-    found = {}
     try:
-        for case, listener in zip(CASES, config.listeners, strict=True):
-            if (case.kind, case.mode) == ("http", "snapshot"):
-                found[case.backends] = _lookups(Front(listener, world), world, loops)
+        return {
+            case.backends: _lookups(Front(listener, world), world, loops)
+            for case, listener in zip(cases, config.listeners, strict=True)
+        }
     finally:
         board.close()
         os.close(fd)
         loop.close()
-    return found
 
 
 def _lookups(front: Front, world: World, loops: int) -> list[float]:
-    every = tuple(range(len(front.listener.backends)))
+    every = range(len(front.listener.backends))
     times = []
     for number in range(loops):
         now_ns = world.clock()
@@ -153,7 +155,8 @@ def _lookups(front: Front, world: World, loops: int) -> list[float]:
             world.board.say(row, RTT, 200_000 + 1_000 * ((backend + number) % 7))
             world.board.say(row, RTT_AT, now_ns)
         began_ns = time.perf_counter_ns()
-        front.chooser.order(every, partial(front.known, blocks=()), 1.0, world.draws())
+        _, found = front.routes.find("", "/", {}, None)
+        front.chooser.order(found, front.sight, (), 1.0, world.draws())
         times.append((time.perf_counter_ns() - began_ns) / 1e3)
     return times
 
@@ -179,15 +182,15 @@ def rows_of(found: dict[Case, list[float]], looked: dict[int, list[float]]) -> l
     if looked:
         shown = {number: percentile(times, 0.5) for number, times in looked.items()}
         told = ", ".join(f"{us:.0f} us of {number} backends" for number, us in shown.items())
-        few = min(shown)
         rows.append(
             Row(
                 "gateway: snapshot lookup, p50",
                 f"<= {SNAPSHOT_US:.0f} us",
                 told,
-                shown[few] <= SNAPSHOT_US,
-                "what is known of each backend, their scores and the choice, by a worker's own "
-                f"code and memory in a process of its own; judged by {few} backends",
+                max(shown.values()) <= SNAPSHOT_US,
+                "the route, what is known of the backends that are looked at, their scores and the "
+                "choice, by a worker's own code and memory in a process of its own; judged by the "
+                "slowest",
                 {str(number): times for number, times in looked.items()},
             )
         )

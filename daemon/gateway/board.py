@@ -11,7 +11,8 @@ import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from xdp_router.core.errors import XdpRouterError
@@ -32,6 +33,10 @@ IN_FLIGHT, TTFT, TTFT_AT, HELD_UNTIL, SILENT_SINCE, LATE, LATE_AT = range(7)
 when the backend has asked to be left alone, since when the oldest first token is waited for, and
 how late one was (or how long it was waited for in vain) and when. 0 for what there is not."""
 _OWN: Final = 8
+_PROBED_WORDS: Final[Callable[[mmap.mmap, int], tuple[int, int, int, int]]] = struct.Struct(
+    "4q"
+).unpack_from
+_OWN_WORDS: Final[Callable[[mmap.mmap, int], tuple[int, ...]]] = struct.Struct("7q").unpack_from
 UNKNOWN, WELL, ILL = range(3)
 _SLOT_WORDS: Final = ROWS * _OWN
 _PIDS: Final = 8
@@ -127,22 +132,27 @@ class Board:
         """What all workers say of a backend, in one go: ``in_flight``, ``ttft_ns`` if it is newer
         than that, ``held_until_ns``; the newest ``LATE`` and when it was, and the oldest
         ``SILENT_SINCE``."""
-        words, at = self._words, _HEAD + ROWS * _COMMON + row * _OWN
+        at = (_HEAD + ROWS * _COMMON + row * _OWN) * 8
         in_flight, ttft_ns, newest_ns, held_ns = 0, None, newer_than_ns, 0
         late_ns = late_at_ns = silent_ns = 0
-        for _ in range(words[0]):
-            in_flight += words[at]
-            if words[at + TTFT_AT] > newest_ns:
-                newest_ns, ttft_ns = words[at + TTFT_AT], words[at + TTFT]
-            if words[at + HELD_UNTIL] > held_ns:
-                held_ns = words[at + HELD_UNTIL]
-            if words[at + LATE_AT] > late_at_ns:
-                late_at_ns, late_ns = words[at + LATE_AT], words[at + LATE]
-            since_ns = words[at + SILENT_SINCE]
+        for _ in range(self._words[0]):
+            there, ttft, ttft_at_ns, until_ns, since_ns, late, at_ns = _OWN_WORDS(self._map, at)
+            in_flight += there
+            if ttft_at_ns > newest_ns:
+                newest_ns, ttft_ns = ttft_at_ns, ttft
+            if until_ns > held_ns:
+                held_ns = until_ns
+            if at_ns > late_at_ns:
+                late_at_ns, late_ns = at_ns, late
             if since_ns and (not silent_ns or since_ns < silent_ns):
                 silent_ns = since_ns
-            at += _SLOT_WORDS
+            at += _SLOT_WORDS * 8
         return in_flight, ttft_ns, held_ns, late_ns, late_at_ns, silent_ns
+
+    def probed(self, row: int) -> tuple[int, int, int, int]:
+        """What the supervisor says of a backend, in one go: ``RTT``, ``RTT_AT``, ``STATE``,
+        ``TOLD_AT``."""
+        return _PROBED_WORDS(self._map, (_HEAD + row * _COMMON) * 8)
 
     def clear_slot(self, slot: int) -> None:
         """A worker has ended, however it did: what it had is no more."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from xdp_router.core.listeners import Listener
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Decision:
     """``order``: of backends. ``request``: the head as it goes to each. ``blocks``: of the
-    prompt, and ``shares``, how much of them each backend that was looked at is thought to have."""
+    prompt."""
 
     order: Order
     settings: RaceSettings
     request: bytes
     tenant: Tenant
     blocks: tuple[int, ...]
-    shares: dict[int, float]
     prompt_bytes: int
 
 
@@ -60,12 +58,11 @@ def decide(
     tenant = front.tenants.admit(headers.get("x-tenant-id", ""), front.world.clock())
     record.tenant = tenant.name
     blocks: tuple[int, ...] = ()
-    shares: dict[int, float] = {}
     if prompt is not None and front.cache is not None:
         blocks = front.cache.blocks_of(prompt.text)
     urgency = front.tenants.urgency(tenant, headers.get("x-tenant-priority", ""))
     order = record.order = front.chooser.order(
-        found, partial(front.known, blocks=blocks, shares=shares), urgency, front.world.draws()
+        found, front.sight, blocks, urgency, front.world.draws()
     )
     raced = (
         listener.mode is Mode.RACE and not order.control and (prompt is not None or traits.may_race)
@@ -80,7 +77,7 @@ def decide(
     hedge_ns = front.hedge_ns(record) if raced else 0
     settings = front.race_settings(raced, prompt is not None, replayable, hedge_ns)
     prompt_bytes = len(prompt.text) if prompt is not None else 0
-    return Decision(order, settings, request, tenant, blocks, shares, prompt_bytes)
+    return Decision(order, settings, request, tenant, blocks, prompt_bytes)
 
 
 def may_have_rival(front: Front, decision: Decision, candidate: int) -> bool:

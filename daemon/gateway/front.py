@@ -11,16 +11,16 @@ import random
 import ssl
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from xdp_router.core.listeners import GatewayConfig, Listener, ListenerKind
-from xdp_router.core.model import Mode
 from xdp_router.core.ratelimit import TokenBucket
-from xdp_router.gateway.chooser import Chooser, Known
+from xdp_router.gateway.candidates import LOOKED_AT
+from xdp_router.gateway.chooser import Chooser
 from xdp_router.gateway.hedge_delay import HedgeDelay
 from xdp_router.gateway.http_head import HeadLimits
 from xdp_router.gateway.known_heads import KnownHeads
@@ -33,20 +33,8 @@ from xdp_router.measure.histogram import Histogram
 
 from . import totals
 from .arms import ARM_TIMES
-from .asked import Asked, expected_ns
-from .board import (
-    CACHE,
-    HELD_UNTIL,
-    ILL,
-    QUEUE,
-    RTT,
-    RTT_AT,
-    STATE,
-    TOLD_AT,
-    TOLD_TTFT,
-    USAGE,
-    Board,
-)
+from .asked import Asked
+from .board import HELD_UNTIL, Board
 from .client import Client
 from .decision import Decision, race_settings
 from .figures import Figures
@@ -56,9 +44,8 @@ from .leg import Leg, LegUser
 from .pool import IDLE_NS, RECENT_NS, REFUSED, Pool
 from .record import LegRecord, Record
 from .relay import Relay
+from .sight import FRESH_NS, LiveSight
 
-FRESH_NS = 10_000_000_000
-"""How long a first-token time is believed."""
 RETIRED_QUIET_NS = 1_000_000_000
 RETIRE_AGAIN_S = 0.25
 UNREACHABLE_NS = 1_000_000_000
@@ -66,7 +53,6 @@ UNREACHABLE_NS = 1_000_000_000
 HELD_MOST_NS = 60_000_000_000
 SETTINGS_KEPT = 64
 _TENANT_HEADERS = frozenset((b"x-tenant-id", b"x-tenant-priority", b"x-model-name"))
-_THOUSANDTHS = 1e-3
 _NS = 1e9
 
 
@@ -134,7 +120,7 @@ class Front:
         self.chooser = Chooser(listener)
         self.tenants = Tenants(listener, world.config.workers)
         self.cache = (
-            PrefixCache(listener.cache_blocks)
+            PrefixCache(listener.cache_blocks, find_holders=len(listener.backends) > LOOKED_AT)
             if listener.kind is ListenerKind.LLM and listener.cache_blocks
             else None
         )
@@ -143,13 +129,8 @@ class Front:
         """And of each who it is, for the limits of a source."""
         self._arms: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._hedges = HedgeDelay(listener.race.hedge_quantile)
-        self._weights = [each.weight for each in listener.backends]
-        self._rtt_fresh_ns = (
-            listener.snapshot_age_ns
-            if listener.mode is Mode.SNAPSHOT
-            else max(listener.snapshot_age_ns, FRESH_NS)
-        )
         self._rows = [world.rows[str(each.address)] for each in listener.backends]
+        self.sight = LiveSight(listener, world.board, self._rows, world.clock, self.cache)
         now_ns = world.clock()
         rate = max(1, listener.race.extra_legs // world.config.workers)
         self._extra = [TokenBucket(rate, rate, now_ns) for _ in listener.backends]
@@ -263,48 +244,6 @@ class Front:
             waited_ns=waited_ns,
         )
 
-    def known(
-        self,
-        backends: Sequence[int],
-        blocks: tuple[int, ...],
-        shares: dict[int, float] | None = None,
-    ) -> list[Known]:
-        """What is known of each at this moment. ``shares``: what they have of a prompt's blocks,
-        by backend; what is not there yet is put there."""
-        board, now_ns = self.world.board, self.world.clock()
-        fresh_ns, rtt_ns = now_ns - FRESH_NS, now_ns - self._rtt_fresh_ns
-        told_ns = now_ns - self.listener.told_age_ns
-        out = []
-        for index in backends:
-            row = self._rows[index]
-            in_flight, ttft_ns, held_ns, late_ns, late_at_ns, since_ns = board.look(row, fresh_ns)
-            known = Known(index, self._weights[index], in_flight if in_flight > 0 else 0)
-            known.ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
-            known.available = held_ns <= now_ns and board.common(row, STATE) != ILL
-            if board.common(row, RTT_AT) > rtt_ns:
-                known.rtt_ns = board.common(row, RTT) or None
-            if board.common(row, TOLD_AT) > told_ns:
-                self._hear(known, row, told_ns)
-            if blocks and self.cache is not None:
-                if shares is None:
-                    known.cache = self.cache.hit(index, blocks)
-                elif index in shares:
-                    known.cache = shares[index]
-                else:
-                    known.cache = shares[index] = self.cache.hit(index, blocks)
-            out.append(known)
-        return out
-
-    def _hear(self, known: Known, row: int, told_ns: int) -> None:
-        """What others say; of a first-token time what was seen here counts before that."""
-        board = self.world.board
-        cache, usage = board.told(row, CACHE, told_ns), board.told(row, USAGE, told_ns)
-        known.cache = None if cache is None else cache * _THOUSANDTHS
-        known.usage = None if usage is None else usage * _THOUSANDTHS
-        known.waiting = (board.told(row, QUEUE, told_ns) or 0) * _THOUSANDTHS
-        if known.ttft_ns is None:
-            known.ttft_ns = board.told(row, TOLD_TTFT, told_ns)
-
     def may_have_leg(self, backend: int, now_ns: int) -> bool:
         """Whether it may get one beside another; if so, that is counted."""
         return self.listener.race.extra_legs > 0 and self._extra[backend].take(now_ns)
@@ -359,7 +298,10 @@ class Front:
         labels = self.listener.name, self.listener.backends[backend].name
         self.figures.count("legs", *labels)
         if self.cache is not None and decision.prompt_bytes:
-            there = decision.shares.get(backend, 0.0) * len(decision.blocks)
+            share = decision.order.cached_by(backend)
+            if share is None:
+                share = self.cache.hit(backend, decision.blocks)
+            there = share * len(decision.blocks)
             self.figures.count("prompt_bytes", *labels, by=decision.prompt_bytes)
             self.figures.count("predicted_bytes", *labels, by=round(there) * BLOCK_BYTES)
 

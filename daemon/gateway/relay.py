@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from xdp_router.core.model import Mode
@@ -182,9 +181,7 @@ class Relay(asyncio.Protocol):
         name = hello.server_name or ""
         record.host, record.head_ns = name, self._clock()
         record.route, found = front.routes.find(name, "", {}, None)
-        order = record.order = front.chooser.order(
-            found, partial(front.known, blocks=()), 1.0, front.world.draws()
-        )
+        order = record.order = front.chooser.order(found, front.sight, (), 1.0, front.world.draws())
         race, now_ns = front.listener.race, self._clock()
         raced = front.listener.mode is Mode.RACE and not order.control
         record.mode = "control" if order.control else front.mode

@@ -81,6 +81,17 @@ def test_batches_give_every_entry_once(kind: MapType, size: int) -> None:
         assert all(b.count * 8 == len(b.values) and b.count * 4 == len(b.keys) for b in batches)
 
 
+def test_batches_have_the_values_of_all_cpus() -> None:
+    """One behind the other, as a look at one entry gives them."""
+    cpus = bpf.possible_cpus()
+    with new_map(MapType.PERCPU_ARRAY, 5) as table:
+        for number in range(5):
+            table.write(_key(number), struct.pack(f"={cpus}Q", *range(number, number + cpus)))
+        for size in (2, 5, 9):
+            found = [pair for batch in table.batches(size) for pair in batch]
+            assert found == [(_key(number), table.read(_key(number))) for number in range(5)]
+
+
 def test_deleting_between_batches_loses_nothing() -> None:
     """Entries that stay are all seen although others are deleted on the way."""
     with new_map(MapType.HASH, 4096) as table:

@@ -182,19 +182,19 @@ def test_signs_are_told_each_interval(world: World) -> None:
     world.reset()
     stage = Stage(world.maps)
 
-    async def live() -> None:
+    async def live(within_s: float) -> None:
         watching = asyncio.ensure_future(stage.keeper.watch())
         await asyncio.sleep(0.2)
         table = bpf.BpfMap(world.program.plane.maps["backend_signs"])
         value = abi.pack_backend_signs(Signs(answered=1 << 40))
         table.write((1).to_bytes(4, sys.byteorder), value)
-        for _ in range(500):
+        for _ in range(round(within_s / 0.01)):
             await asyncio.sleep(0.01)
             if stage.told:
                 break
         watching.cancel()
 
-    asyncio.run(live())
+    asyncio.run(live(5))
     world.maps.backend_signs.reset(1)
     (told,) = stage.told
     assert isinstance(told, FlowSigns)
@@ -203,7 +203,7 @@ def test_signs_are_told_each_interval(world: World) -> None:
     assert news.answered > 0
     stage.told.clear()
     stage.lost = True
-    asyncio.run(live())
+    asyncio.run(live(0.5))  # several intervals
     world.maps.backend_signs.reset(1)
     assert stage.told == []
 

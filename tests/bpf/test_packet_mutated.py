@@ -58,7 +58,8 @@ def _run(world: World, case: Case | State, frame: bytes) -> tuple[Outcome, tuple
 def test_damaged_frames(worlds: dict[str, World], rng: random.Random) -> None:
     """Never a crash, never a wrong sum or length, and the same from both loaders."""
     verdicts, world = set(), worlds["object"]
-    cases = [case for case in CASES if world.family in case.families]
+    # Without a stage nothing is done with a frame, whatever it is, but that it is counted.
+    cases = [case for case in CASES if world.family in case.families and not case.missing]
     for number in range(COUNT[world.family]):
         case = rng.choice(cases)
         frame = mutate(world.native(case.frame), rng)

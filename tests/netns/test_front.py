@@ -59,7 +59,7 @@ def test_who_is_silent_is_slow_now() -> None:
     with gateway(ONE, {"a": ""}) as place:
 
         def expected_ms() -> float:
-            (known,) = place.call(lambda: place.fronts["front"].known((0,), ()))
+            (known,) = place.call(lambda: place.fronts["front"].sight.known((0,), ()))
             return (known.ttft_ns or 0) / 1e6
 
         with place.connect() as client:
@@ -170,7 +170,7 @@ def test_whole_answers_do_not_make_a_backend_slow() -> None:
             client.ask(chat(stream=False))
         place.settled()
         assert place.last()["legs"] == 2
-        known = place.call(lambda: place.fronts["front"].known((0, 1), ()))
+        known = place.call(lambda: place.fronts["front"].sight.known((0, 1), ()))
         assert [each.ttft_ns for each in known] == [None, None]
 
 
@@ -215,7 +215,7 @@ def test_what_others_say_is_known() -> None:
         front, board, row = place.fronts["front"], place.board, 0
 
         def known(blocks: tuple[int, ...] = ()) -> Known:
-            return place.call(lambda: front.known((0,), blocks)[0])
+            return place.call(lambda: front.sight.known((0,), blocks)[0])
 
         def told(age_s: float, **values: int) -> None:
             words = {"queue": QUEUE, "usage": USAGE, "cache": CACHE, "ttft": TOLD_TTFT}
@@ -253,13 +253,13 @@ def test_only_tokens_are_times_to_a_token() -> None:
                 assert client.ask(chat(f"status={status}", prompt=prompt)).status == status
             front = place.fronts["front"]
             assert counted(place, "ttft_seconds") == []
-            assert place.call(lambda: front.known([0], ())[0].ttft_ns) is None
+            assert place.call(lambda: front.sight.known([0], ())[0].ttft_ns) is None
             cache = front.cache
             assert cache is not None
             assert place.call(lambda: cache.size(0)) == 0
             assert client.ask(chat(prompt=prompt)).status == 200
         place.settled()
-        assert place.call(lambda: front.known([0], ())[0].ttft_ns) is not None
+        assert place.call(lambda: front.sight.known([0], ())[0].ttft_ns) is not None
         assert place.call(lambda: cache.size(0)) > 0
 
 
@@ -270,7 +270,7 @@ def test_who_has_no_token_in_time_is_known_for_slow() -> None:
         with place.connect() as client:
             assert client.ask(chat()).status == 504
         front = place.fronts["front"]
-        assert (place.call(lambda: front.known([0], ())[0].ttft_ns) or 0) >= 55_000_000
+        assert (place.call(lambda: front.sight.known([0], ())[0].ttft_ns) or 0) >= 55_000_000
 
 
 @in_fresh_netns
@@ -283,4 +283,4 @@ def test_the_time_of_an_upload_is_not_the_backends() -> None:
             time.sleep(0.3)
             assert client.send(ask[-1:]).answer().status == 200
         front = place.fronts["front"]
-        assert 0 < (place.call(lambda: front.known([0], ())[0].ttft_ns) or 0) < 250_000_000
+        assert 0 < (place.call(lambda: front.sight.known([0], ())[0].ttft_ns) or 0) < 250_000_000

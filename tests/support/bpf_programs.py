@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.support.privileges import require_program
@@ -25,11 +25,54 @@ SMALL = Sizes(max_flows=1000, pending=1024, ring_bytes=64 << 10)
 _VERDICT = "b7000000{:02x}0000009500000000000000"
 
 
-def real_loader(name: str) -> BccLoader | ObjectLoader:
-    """The loader of that name for the program as built in this tree."""
+def real_loader(name: str) -> BccOnce | ObjectLoader:
+    """The loader of that name for the program as built in this tree.
+
+    What bcc has compiled is kept as long as the process: only loading it is done again.
+    """
     if name == "bcc":
-        return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)
+        return _ONCE
     return ObjectLoader(ebpf.object_bytes(4), ebpf.object_bytes(6))
+
+
+class _Kept:
+    """A compiled program that others go on to use after a ``close``."""
+
+    def __init__(self, real: Program) -> None:
+        self.maps = real.maps
+        self.load = real.load
+
+    def close(self) -> None:
+        """Not yet."""
+
+
+class BccOnce:
+    """bcc's loader, which takes seconds to compile the same text."""
+
+    name = "bcc"
+
+    def __init__(self) -> None:
+        self._compiled: dict[int | str, _Kept] = {}
+
+    def open(self, family: int = 4) -> Program:
+        """Compiled when it is first asked for."""
+        return self._kept(family, lambda: self._loader().open(family))
+
+    def open_lookup(self) -> Program:
+        """Likewise."""
+        return self._kept("lookup", lambda: self._loader().open_lookup())
+
+    def _kept(self, which: int | str, compiled: Callable[[], Program]) -> Program:
+        if which not in self._compiled:
+            self._compiled[which] = _Kept(compiled())
+        return self._compiled[which]
+
+    @staticmethod
+    def _loader() -> BccLoader:
+        return BccLoader(ebpf.source_files(), ebpf.MAIN_SOURCE, ebpf.BCC_INCLUDE)
+
+
+_ONCE = BccOnce()
 
 
 class _Idle:

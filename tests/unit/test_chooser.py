@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
 from tests.support.listeners import listener
+from tests.support.sights import ToldSight
+from xdp_router.gateway.candidates import Candidates
 from xdp_router.gateway.chooser import Chooser, Known, Order
 
 MS = 1_000_000
@@ -23,12 +24,8 @@ def draws() -> tuple[float, float, float]:
 
 def order(chooser: Chooser, known: list[Known], urgency: float = 1.0) -> Order:
     """Of these, by what is known of them."""
-    by_index = {each.index: each for each in known}
-
-    def look(wanted: Sequence[int]) -> list[Known]:
-        return [by_index[each] for each in wanted]
-
-    return chooser.order([each.index for each in known], look, urgency, draws())
+    candidates = Candidates(each.index for each in known)
+    return chooser.order(candidates, ToldSight(known), (), urgency, draws())
 
 
 def indices(found: Order) -> tuple[int, ...]:
@@ -38,7 +35,13 @@ def indices(found: Order) -> tuple[int, ...]:
 
 def firsts(chooser: Chooser, known: list[Known], count: int = 600) -> Counter[int]:
     """Who comes first, how often."""
-    return Counter(order(chooser, known).first for _ in range(count))
+    return Counter(each.first for each in orders(chooser, known, count))
+
+
+def orders(chooser: Chooser, known: list[Known], count: int) -> list[Order]:
+    """Of so many requests, one after the other."""
+    candidates, sight = Candidates(each.index for each in known), ToldSight(known)
+    return [chooser.order(candidates, sight, (), 1.0, draws()) for _ in range(count)]
 
 
 def test_a_race_asks_the_best_first() -> None:
@@ -146,11 +149,11 @@ def test_the_control_arm_goes_in_turn() -> None:
     """Its share is what was asked for, and everybody who is available is in it alike."""
     chooser = Chooser(listener("control_arm = 50"))
     known = [Known(0, 1, 0, rtt_ns=MS), Known(1, 1, 0, rtt_ns=99 * MS), Known(2, 1, 0, rtt_ns=MS)]
-    orders = [order(chooser, known) for _ in range(1200)]
-    control = Counter(each.first for each in orders if each.control)
+    found = orders(chooser, known, 1200)
+    control = Counter(each.first for each in found if each.control)
     assert 0.42 < control.total() / 1200 < 0.58
     assert max(control.values()) - min(control.values()) <= 1
-    assert all(each.first != 1 for each in orders if not each.control)
+    assert all(each.first != 1 for each in found if not each.control)
 
 
 def test_equals_take_turns_beside_a_control_arm() -> None:
@@ -158,8 +161,8 @@ def test_equals_take_turns_beside_a_control_arm() -> None:
     known = [Known(each, 1, 0) for each in range(3)]
     for keys in ("control_arm = 50", 'control_arm = 50\npolicy = "hcl"'):
         chooser = Chooser(listener(keys))
-        orders = [order(chooser, known) for _ in range(1200)]
-        found = Counter(each.first for each in orders if not each.control)
+        all_of_them = orders(chooser, known, 1200)
+        found = Counter(each.first for each in all_of_them if not each.control)
         assert all(found[each] > 120 for each in range(3)), (keys, found)
 
 
@@ -172,22 +175,21 @@ def test_noise_of_round_trips_is_none_of_tokens() -> None:
 
 def test_others_are_looked_at_when_they_are_needed() -> None:
     """Inline compares two; whoever comes after them is judged by what is known at that time."""
-    looked: list[tuple[int, ...]] = []
-
-    def look(wanted: Sequence[int]) -> list[Known]:
-        looked.append(tuple(wanted))
-        return [Known(each, 1, 0) for each in wanted]
-
-    found = Chooser(listener('mode = "inline"')).order((0, 1, 2), look, 1.0, draws())
+    sight = ToldSight(Known(each, 1, 0) for each in range(3))
+    looked = sight.looked
+    chooser, candidates = Chooser(listener('mode = "inline"')), Candidates(range(3))
+    found = chooser.order(candidates, sight, (), 1.0, draws())
     assert len(looked) == 1
     assert len(looked[0]) == 2
     assert len(found.told()) == 2
     assert found[1] != found.first
     assert sorted(looked[1]) == sorted({0, 1, 2} - {found.first})
     assert sorted(indices(found)) == [0, 1, 2]
+    with pytest.raises(IndexError, match="3 of 3"):
+        found[3]
     found.settle()
     assert found[2] in (0, 1, 2)
-    unasked = Chooser(listener('mode = "inline"')).order((0, 1, 2), look, 1.0, draws())
+    unasked = chooser.order(candidates, sight, (), 1.0, draws())
     unasked.settle()
     with pytest.raises(IndexError, match="settled"):
         unasked[1]

@@ -14,6 +14,8 @@ from xdp_router.gateway.prefix_cache import (
     BLOCK_BYTES,
     MAX_PROMPT_BLOCKS,
     MEMORY_PER_BLOCK,
+    MEMORY_PER_HOLDER,
+    MOST_HOLDERS,
     PrefixCache,
 )
 
@@ -137,10 +139,50 @@ def test_what_is_there_has_no_gaps(limit: int, steps: list[tuple[bool, list[str]
         assert not any(cache.hit(1, (block,)) for block in blocks[walked:])
 
 
+def test_who_has_the_most_of_a_prompt_is_found() -> None:
+    """Of all, in a few steps; whoever was credited last stands for those that have as much."""
+    cache = PrefixCache(100, find_holders=True)
+    cache.credit(1, cache.blocks_of(text("a")))
+    cache.credit(2, cache.blocks_of(text("a", "b", "c", "d")))
+    cache.credit(3, cache.blocks_of(text("a", "b")))
+    long = cache.blocks_of(text("a", "b", "c", "d", "e", "f"))
+    assert cache.holders(long) == [2, 3]
+    assert cache.holders(long[:2]) == [3]
+    assert cache.holders(cache.blocks_of(text("x"))) == cache.holders(()) == []
+    cache.forget(2)
+    assert cache.holders(long) == [3]
+    cache.forget(3)
+    assert cache.holders(long) == []  # who has a part is not noted any more: it is a guess
+    plain = PrefixCache(100)
+    plain.credit(1, long)
+    assert plain.holders(long) == []
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.tuples(st.integers(0, 7), st.lists(st.sampled_from("ab"), max_size=6)), max_size=40
+    ),
+)
+def test_holders_have_what_they_are_said_to_have(
+    limit: int, steps: list[tuple[int, list[str]]]
+) -> None:
+    """Nobody is named who has nothing of the prompt, whatever was forgotten; few are named."""
+    cache = PrefixCache(limit, find_holders=True)
+    for backend, names in steps:
+        blocks = cache.blocks_of(text(*names))
+        cache.credit(backend, blocks)
+        found = cache.holders(blocks)
+        assert len(found) == len(set(found)) <= MOST_HOLDERS
+        assert all(cache.hit(each, blocks) > 0 for each in found)
+        assert not blocks or found[0] == backend
+
+
+@pytest.mark.parametrize("find_holders", [False, True])
 @pytest.mark.parametrize("limit", [1000, 10_923, 21_900])
-def test_memory_is_bounded(limit: int, rng: random.Random) -> None:
+def test_memory_is_bounded(limit: int, find_holders: bool, rng: random.Random) -> None:
     """Each block costs so many bytes at most, however many prompts there are."""
-    cache = PrefixCache(limit)
+    cache = PrefixCache(limit, find_holders=find_holders)
     tracemalloc.start()
     try:
         for _ in range(3 * limit // 50):
@@ -149,4 +191,5 @@ def test_memory_is_bounded(limit: int, rng: random.Random) -> None:
     finally:
         tracemalloc.stop()
     assert cache.size(1) == limit
-    assert peak <= limit * MEMORY_PER_BLOCK + 8192
+    each = MEMORY_PER_BLOCK + (MEMORY_PER_HOLDER if find_holders else 0)
+    assert peak <= limit * each + 8192

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 
 from tests.support.listeners import listener
+from tests.support.sights import ToldSight
 from xdp_router.daemon.gateway.record import DETAILS, LegRecord, Record, since
+from xdp_router.gateway.candidates import Candidates
 from xdp_router.gateway.chooser import Chooser, Known
 
 MS = 1_000_000
@@ -22,7 +24,7 @@ def record() -> Record:
     told.backend, told.reason, told.end, told.hedged = "b", "hedge won", "complete", 1
     known = [Known(0, 1, 3, ttft_ns=40 * MS), Known(1, 1, 1, ttft_ns=20 * MS)]
     told.order = Chooser(LISTENER).order(
-        (0, 1), lambda wanted: [known[each] for each in wanted], 1.0, (0.0, 0.0, 0.0)
+        Candidates((0, 1)), ToldSight(known), (), 1.0, (0.0, 0.0, 0.0)
     )
     told.legs = [
         LegRecord("a", 15 * MS, reused=True, ready_ns=15 * MS, ended_ns=90 * MS, outcome="lost"),

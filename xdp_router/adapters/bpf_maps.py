@@ -24,6 +24,7 @@ from .signs import BackendSigns
 from .traffic import Traffic
 
 _BATCH = 4096
+_COUNTER_PLACES = tuple((counter.name, int(counter)) for counter in abi.Counter)
 
 
 def _u32(value: int) -> bytes:
@@ -257,13 +258,11 @@ class Counters:
         self._map = BpfMap(fd)
 
     def read(self) -> dict[str, int]:
-        """All counters by name, summed over the CPUs."""
-        totals = {}
-        for counter in abi.Counter:
-            raw = self._map.read(_u32(counter))
-            per_cpu = memoryview(raw).cast("Q") if raw is not None else ()
-            totals[counter.name] = sum(per_cpu)
-        return totals
+        """All counters by name, summed over the CPUs, by one system call."""
+        cpus = possible_cpus()
+        raw = b"".join(batch.values for batch in self._map.batches(self._map.info.max_entries))
+        values = memoryview(raw).cast("Q").tolist()
+        return {name: sum(values[at * cpus : at * cpus + cpus]) for name, at in _COUNTER_PLACES}
 
 
 class Tokens:

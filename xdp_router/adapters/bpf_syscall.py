@@ -109,7 +109,7 @@ class BpfMap:
     ``insert`` and ``delete`` return 0 or an errno; the others raise BpfError.
     """
 
-    __slots__ = ("_delete", "_lookup", "_next_key", "_out", "_update", "fd", "info")
+    __slots__ = ("_delete", "_lookup", "_next_key", "_out", "_update", "_value_size", "fd", "info")
 
     def __init__(self, fd: int) -> None:
         """Wrap ``fd`` without taking ownership of it."""
@@ -118,6 +118,7 @@ class BpfMap:
         value_size = self.info.value_size
         if self.info.type == MapType.PERCPU_ARRAY:
             value_size = (value_size + 7) // 8 * 8 * possible_cpus()
+        self._value_size = value_size
         self._out = ct.create_string_buffer(value_size)
         self._update = function("bpf_map_update_elem")
         self._lookup = function("bpf_map_lookup_elem")
@@ -188,12 +189,13 @@ class BpfMap:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All entries of a hash map or an array, up to ``size`` a batch, one system call a batch.
+        Per-CPU values are concatenated.
 
         A hash bucket is never split: one that has more than ``size`` entries doubles ``size``.
         Entries that are inserted meanwhile may be missed; deleting between batches is safe.
         """
         lookup = function("bpf_map_lookup_batch")
-        key_size, value_size = self.info.key_size, self.info.value_size
+        key_size, value_size = self.info.key_size, self._value_size
         token = ct.create_string_buffer(max(8, key_size))
         start: ct.Array[ct.c_char] | None = None
         keys = ct.create_string_buffer(size * key_size)

@@ -23,19 +23,23 @@ MAX_PROMPT_BLOCKS = 2048
 MEMORY_PER_BLOCK = 288
 """Bytes that a block costs at most, in each backend that has it: number, links, hash slot; 160
 to 240 at rest, more for the moment in which the table grows."""
+MEMORY_PER_HOLDER = 160
+"""Bytes beyond that, if it is noted who has a block."""
+MOST_HOLDERS = 4
 
 
 class PrefixCache:
     """Blocks that each backend is thought to have, at most ``blocks`` of each.
 
     At most ``blocks * MEMORY_PER_BLOCK`` bytes for each backend. ``seed`` (64 bits) from a random
-    source keeps clients from making prompts that only look alike. Raise ValueError if ``blocks``
-    is below 1.
+    source keeps clients from making prompts that only look alike. ``find_holders``: whether it is
+    noted who has a block, at ``MEMORY_PER_HOLDER`` bytes more. Raise ValueError if ``blocks`` is
+    below 1.
     """
 
-    __slots__ = ("_backends", "_limit", "_seed")
+    __slots__ = ("_backends", "_holders", "_limit", "_seed")
 
-    def __init__(self, blocks: int, seed: int = 0) -> None:
+    def __init__(self, blocks: int, seed: int = 0, *, find_holders: bool = False) -> None:
         if blocks < 1:
             raise ValueError(f"prefix cache of {blocks} blocks: expected 1 or more")
         self._limit = blocks
@@ -43,6 +47,9 @@ class PrefixCache:
         # What a block follows is always newer than the block: each credit renews the last block
         # first. So the oldest is the end of some prompt, and what is there is there without gaps.
         self._backends: dict[int, OrderedDict[int, None]] = {}
+        # Of each block the one that was credited last. When that one loses it nobody is noted:
+        # others may have it, and are found by shorter beginnings.
+        self._holders: dict[int, int] | None = {} if find_holders else None
 
     def blocks_of(self, text: bytes) -> tuple[int, ...]:
         """The numbers of the whole blocks that a prompt's text begins with, in order."""
@@ -69,20 +76,47 @@ class PrefixCache:
                 high = middle - 1
         return low / len(blocks)
 
+    def holders(self, blocks: Sequence[int]) -> list[int]:
+        """Backends that have much of ``blocks``, from the first on: those with the most come
+        first, ``MOST_HOLDERS`` at most. Without ``find_holders`` nobody."""
+        noted = self._holders
+        if not noted or not blocks or blocks[0] not in noted:
+            return []
+        found = [noted[blocks[0]]]
+        low, high = 1, len(blocks)
+        while low < high:
+            middle = (low + high + 1) // 2
+            holder = noted.get(blocks[middle - 1])
+            if holder is None:
+                high = middle - 1
+            else:
+                low = middle
+                found.append(holder)
+        return list(dict.fromkeys(reversed(found)))[:MOST_HOLDERS]
+
     def credit(self, backend: int, blocks: Sequence[int]) -> None:
         """The backend has computed a prompt of these blocks, or a part of it as a loser."""
         if not blocks:
             return
-        known = self._backends.setdefault(backend, OrderedDict())
+        known, noted = self._backends.setdefault(backend, OrderedDict()), self._holders
         for number in reversed(blocks[: self._limit]):
             known[number] = None
             known.move_to_end(number)
+            if noted is not None:
+                noted[number] = backend
         while len(known) > self._limit:
-            known.popitem(last=False)
+            number, _ = known.popitem(last=False)
+            self._let_go(backend, number)
 
     def forget(self, backend: int) -> None:
         """The backend has lost its cache, or is gone."""
-        self._backends.pop(backend, None)
+        for number in self._backends.pop(backend, ()):
+            self._let_go(backend, number)
+
+    def _let_go(self, backend: int, number: int) -> None:
+        noted = self._holders
+        if noted is not None and noted.get(number) == backend:
+            del noted[number]
 
     def size(self, backend: int) -> int:
         """How many blocks the backend is thought to have."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from xdp_router.core.listeners import Listener, Route
 
+from .candidates import Candidates
 from .errors import MessageError
 
 
@@ -17,7 +18,8 @@ class Routes:
         self._routes = listener.routes
         self._everybody = tuple(range(len(listener.backends)))
         self._models = [frozenset(each.models) for each in listener.backends]
-        self._has_models = any(self._models)
+        self._named = frozenset[str]().union(*self._models)
+        self._found: dict[tuple[int, str | None], Candidates | None] = {}
         self.wants_headers = frozenset(
             name.encode() for route in listener.routes for name, _ in route.headers
         )
@@ -25,27 +27,35 @@ class Routes:
 
     def find(
         self, name: str, path: str, headers: Mapping[str, str], model: str | None
-    ) -> tuple[str, Sequence[int]]:
-        """Name of the route, and indices of backends that have the model (None: none is asked for).
+    ) -> tuple[str, Candidates]:
+        """Name of the route, and the backends that have the model (None: none is asked for).
 
         ``name``: host, lower case, without port. ``headers``: those that are wanted, names in
         lower case. Raises MessageError (404) if no route fits, or nobody has the model.
         """
-        for route in self._routes:
+        for number, route in enumerate(self._routes):
             if _fits(route, name, path, headers, model):
-                found: Sequence[int] = route.backends
-                label = route.name
-                break
-        else:
-            if self._routes:
-                raise MessageError(404, "no route of this listener fits the request")
-            found, label = self._everybody, ""
-        if model is not None and self._has_models:
+                return route.name, self._with_model(number, route.backends, model)
+        if self._routes:
+            raise MessageError(404, "no route of this listener fits the request")
+        return "", self._with_model(-1, self._everybody, model)
+
+    def _with_model(self, route: int, backends: Sequence[int], model: str | None) -> Candidates:
+        # Of names that no backend has told, which clients make up, there is one entry for all.
+        named = None if model is None or not self._named else model if model in self._named else ""
+        key = route, named
+        if key not in self._found:
             models = self._models
-            found = [each for each in found if not models[each] or model in models[each]]
-            if not found:
-                raise MessageError(404, "no backend has the model that is asked for")
-        return label, found
+            having = [
+                each
+                for each in backends
+                if named is None or not models[each] or named in models[each]
+            ]
+            self._found[key] = Candidates(having) if having else None
+        found = self._found[key]
+        if found is None:
+            raise MessageError(404, "no backend has the model that is asked for")
+        return found
 
 
 def _fits(

@@ -20,7 +20,7 @@ from xdp_router.core.events import XdpDecided
 from xdp_router.core.model import Compared
 
 from . import flows
-from .world import CLIENT, WEB, Given, World, flow_key
+from .world import CLIENT, WEB, Given, WithoutStage, World, flow_key
 
 NOW = "now"
 """Expected of a time: between the start and the end of the run."""
@@ -62,9 +62,14 @@ class Case:
 
     def prepare(self, world: World) -> None:
         """Bring a world into the state that the case begins with."""
-        world.reset()
+        world.reset(self.missing)
         for step in self.given:
             step(world)
+
+    @property
+    def missing(self) -> frozenset[abi.Stage]:
+        """Stages that are not there."""
+        return frozenset(each.stage for each in self.given if isinstance(each, WithoutStage))
 
     def run(self, world: World) -> Outcome:
         """Run the frame in a prepared world."""

@@ -28,7 +28,7 @@ from .world import (
     VIRTUAL_MAC,
     WEB,
     Given,
-    World,
+    WithoutStage,
     endpoint_of,
     from_backend,
     to_backend,
@@ -168,13 +168,7 @@ def dropped(name: str, frame: bytes, counter: str, **rest: Any) -> Case:
 
 def without_stage(stage: abi.Stage) -> Given:
     """A slow path is missing, as while programs are exchanged."""
-
-    def remove(world: World) -> None:
-        world.touch()
-        slot = int(stage) + (abi.STAGES_IPV6 if world.family == 6 else 0)
-        assert world.program.stages.delete(slot.to_bytes(4, "little")) == 0
-
-    return remove
+    return WithoutStage(stage)
 
 
 MISSING = [
