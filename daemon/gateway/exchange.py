@@ -86,10 +86,10 @@ class Exchange:
         """Go on as far as the head alone allows. Raises MessageError."""
         most, whole = self._front.listener.max_body, self._is_inference
         self._body = RequestBody(self.head, most, keep_all=whole)
-        if self.head.expects_continue:
-            self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._is_inference or self._body.is_whole:  # there is none
             self._decide(read_prompt(self.head.path, b"") if self._is_inference else None)
+        if self.head.expects_continue and not self._finished:
+            self.client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def feed(self, data: bytes, start: int) -> int:
         """More of the body; returns how far ``data`` belongs to it. Raises MessageError."""

@@ -262,6 +262,7 @@ def test_a_backend_that_has_said_all_still_hears_the_rest() -> None:
     """The same from its side: bytes of the client's pass behind the backend's FIN, and then its
     own; the reset of one that hears nothing takes away nothing that it has said."""
     heard: list[bytes] = []
+    go = threading.Event()
     late = b"late " * 20_000
 
     def hear(sock: socket.socket) -> None:
@@ -278,10 +279,11 @@ def test_a_backend_that_has_said_all_still_hears_the_rest() -> None:
                 client.half_close()
                 wait_for(lambda: b"".join(heard) == late, 5, "the backend has heard it")
             assert place.last()["end"] == "complete"
-        with scripted(ENGINE_PORT, [b"all", half_close, reset]):
+        with scripted(ENGINE_PORT, [b"all", half_close, lambda _: go.wait(10), reset]):
             with RawClient.connect(place.address()) as client:
                 client.send(_hello("a.example") + b"\r\n\r\n")
                 wait_for(lambda: _is_half(place), 5, "its FIN has come")
+                go.set()
                 with contextlib.suppress(OSError):
                     for _ in range(10):
                         client.send(b"x")

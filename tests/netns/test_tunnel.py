@@ -67,11 +67,11 @@ def test_who_has_said_all() -> None:
 def test_each_half_ends_by_itself() -> None:
     """The client's first, or the backend's: all that the other one still says passes."""
     heard: list[bytes] = []
-    hear = until_the_end(heard)
+    hear, go = until_the_end(heard), threading.Event()
     plays: list[list[Step]] = [
         [CHANGED, hear, LATE, close],
         [CHANGED + b"all", half_close, hear, close],
-        [CHANGED + b"all", half_close, reset],
+        [CHANGED + b"all", half_close, lambda _: go.wait(10), reset],
     ]
     with scripted(ENGINE_PORT, *plays), gateway(HTTP, {}, more=ONE) as place:
         with place.connect() as client:
@@ -92,6 +92,7 @@ def test_each_half_ends_by_itself() -> None:
         with place.connect() as client:  # and of a backend that hears nothing more
             assert client.send(ASK).head().status == 101
             wait_for(lambda: is_half(place), 5, "its FIN has come")
+            go.set()
             with contextlib.suppress(OSError):
                 while place.call(place.fronts["front"].streams):
                     client.send(b"x")
