@@ -191,11 +191,11 @@ class Chooser:
             other = int(draws[1] * (size - 1))
             other += other >= one
             known = sight.known((candidates.indices[one], candidates.indices[other]), blocks)
-            first, second = known
-            if not first.available or (second.available and _cost(second) < _cost(first)):
-                first = second
-            if first.available:
-                return False, first.index, known
+            better, second = known
+            if not better.available or (second.available and _cost(second) < _cost(better)):
+                better = second
+            if better.available:
+                return False, better.index, known
         if self._arm:  # what is left of the draw, from 0 on again
             turn = (turn * 100 - self._arm) / (100 - self._arm)
         known, alone = _looked(candidates, sight, blocks, turn)
