@@ -222,6 +222,7 @@ def test_every_pinned_data_plane_is_read(plane: DataPlane, bpffs: Path) -> None:
     instance = open_instance(bpffs)
     assert {row["client"] for row in instance.flows(10)} == {"198.18.0.1:1", "198.18.0.1:2"}
     assert instance.counters()["promoted"] == 3 * bpf.possible_cpus()
+    instance.close()
 
 
 def test_nothing_stays_open(plane: DataPlane, bpffs: Path) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import select
 
 from pyroute2 import IPRoute
 
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from xdp_router.lab import xdp_stub
+from xdp_router.lab.readable import is_readable
 from xdp_router.linux.ethtool import Offload, set_offload
 from xdp_router.linux.xdp_features import XdpFeatures
 
@@ -43,9 +43,9 @@ def test_changes_are_told() -> None:
         changes = features.changes()
         assert changes is not None
         with changes:
-            assert select.select([changes], [], [], 0.05)[0] == []
+            assert not is_readable(changes, 0.05)
             wire.at_far(lambda _: set_offload("v0p", Offload.GRO, True))
-            assert select.select([changes], [], [], 2)[0] == [changes]
+            assert is_readable(changes, 2)
             assert changes.recv(4096)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -50,9 +51,9 @@ def raw_of(*lines: bytes, first: bytes = b"POST /a HTTP/1.1") -> bytes:
     return b"\r\n".join((first, *lines, b"", b""))
 
 
-def outcome(read: object, raw: bytes) -> object:
+def outcome(read: Callable[[bytes], RequestHead], raw: bytes) -> object:
     try:
-        return read(raw)  # type: ignore[operator]
+        return read(raw)
     except MessageError as error:
         return error.status, error.reason
 
@@ -72,6 +73,7 @@ def outcome(read: object, raw: bytes) -> object:
 def test_as_if_it_were_read_anew(
     heads: list[tuple[bytes, list[bytes]]], of_any_length: bool
 ) -> None:
+    """Refusals as well; whatever came before."""
     known = new(of_any_length=of_any_length)
     for first, lines in heads:
         raw = raw_of(*lines, first=first)
@@ -84,6 +86,7 @@ def test_as_if_it_were_read_anew(
 
 
 def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all lengths but 0, which is no body."""
     read: list[bytes] = []
 
     def count(raw: bytes, limits: HeadLimits) -> RequestHead:
@@ -103,6 +106,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_length_that_decides_is_looked_at() -> None:
+    """Where a route asks for it, each is a head of its own."""
     known = KnownHeads(
         LIMITS,
         partial(read_traits, wanted=frozenset((b"content-length",)), proto=b"http"),
@@ -115,6 +119,7 @@ def test_a_length_that_decides_is_looked_at() -> None:
 
 
 def test_what_is_refused_or_long_is_not_kept() -> None:
+    """Nobody fills memory with them."""
     known = new()
     for raw in (raw_of(), raw_of(b"Host: a", b"X-A: " + b"a" * BYTES_MOST)):
         outcome(known.request, raw)
@@ -122,6 +127,7 @@ def test_what_is_refused_or_long_is_not_kept() -> None:
 
 
 def test_few_are_kept_and_those_that_come_again_stay() -> None:
+    """A flood of new heads takes the place of those that nobody uses."""
     known = new()
     mine = raw_of(b"Host: mine")
     head = known.request(mine)

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import IO
 import pytest
 
 from xdp_router.daemon.streams import LogStream, hold_standard_streams
+from xdp_router.lab.readable import is_readable
 
 
 def _python(code: str, closed: str = "") -> subprocess.CompletedProcess[str]:
@@ -85,7 +85,7 @@ def test_nobody_reads_and_then_somebody_does(pipe: tuple[int, IO[str]]) -> None:
     while "line 99\n" not in got:
         got += os.read(reader, 1 << 16).decode()
     time.sleep(0.1)
-    while select.select([reader], [], [], 0.2)[0]:
+    while is_readable(reader, 0.2):
         got += os.read(reader, 1 << 16).decode()
     stream.write("again\n")
     stream.close()
@@ -192,7 +192,7 @@ def test_a_process_whose_log_nobody_reads_goes_on(reader: str) -> None:
         process.stderr.close()
     process.stdin.write(b"\n")
     process.stdin.close()
-    assert select.select([process.stdout], [], [], 20)[0], "it stands still"
+    assert is_readable(process.stdout, 20), "it stands still"
     assert process.stdout.read() == b"done\n"
     process.stdout.close()
     assert process.wait(30) == 0

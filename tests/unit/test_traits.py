@@ -23,6 +23,7 @@ def traits_of(text: str) -> HeadTraits:
 
 
 def test_what_is_shown_and_what_decides() -> None:
+    """The first of each wanted header; the host as it is looked up."""
     found = traits_of(
         "PUT /a?b=1 HTTP/1.1\nHost: API.Example.com:80\nx-canary: 1\nX-Canary: 2\nX-Other: 3\n"
     )
@@ -43,6 +44,7 @@ def test_what_is_shown_and_what_decides() -> None:
     ],
 )
 def test_only_what_is_safe_and_whole_may_race(text: str, may_race: bool) -> None:
+    """By RFC 9110 9.2.1, without a body, and no change of protocol."""
     assert traits_of(text).may_race is may_race
 
 

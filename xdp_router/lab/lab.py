@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from . import delay_control, links
 from .errors import LabError
 from .namespace import Namespace, SpawnPolicy
 from .processes import MARK, Process, end_children, kill
+from .readable import is_readable
 from .spec import BackendSpec, Family, LabAddresses, LabSpec
 from .stall import Stall
 from .state import LabState
@@ -352,7 +352,7 @@ class _Ready:
     def wait(self) -> None:
         """Return when the process is ready. Raises LabError, with its output, if it fails."""
         try:
-            readable, _, _ = select.select([self._fd], [], [], _READY_S)
+            readable = is_readable(self._fd, _READY_S)
             if readable and os.read(self._fd, 1):
                 return
             how = "ended at once" if readable else f"was not ready within {_READY_S:.0f} s"

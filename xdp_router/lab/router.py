@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 from .errors import LabError
 from .lab import DEFAULT_PREFIX, Lab
 from .persist import DEFAULT_DIRECTORY, down, up
+from .readable import is_readable
 from .spec import LabSpec
 
 LOG_LINES = 10
@@ -64,8 +64,7 @@ class LabRouter:
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             self.check()
-            readable, _, _ = select.select([ready], [], [], _POLL_S)
-            if readable and b"READY=1" in ready.recv(4096):
+            if is_readable(ready, _POLL_S) and b"READY=1" in ready.recv(4096):
                 return
         raise LabError(f"the router was not ready within {_READY_S:.0f} s\n{self._tail()}")
 
