@@ -110,7 +110,7 @@ def held() -> Iterator[None]:
     def note(number: int, _frame: FrameType | None) -> None:
         noted.append(number)
 
-    numbers = (*STOPPING, signal.SIGHUP)
+    numbers = (*STOPPING, signal.SIGHUP, signal.SIGUSR2)
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in numbers} if is_main else {}
     for number in handlers:

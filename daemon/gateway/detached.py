@@ -39,8 +39,6 @@ if not os.read(go, 1):
     os._exit(0)
 os.close(go)
 signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-if "WATCHDOG_PID" in os.environ:
-    os.environ["WATCHDOG_PID"] = str(os.getpid())
 try:
     os.execv(argv[0], argv)
 except OSError as error:

@@ -44,6 +44,12 @@ def own_command() -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
+def environment_of_successor(ours: Mapping[str, str], pid: int) -> dict[str, str]:
+    """The same; what systemd wants of this process by its number is the successor's duty then."""
+    is_watched = ours.get("WATCHDOG_PID") == str(pid)
+    return {key: value for key, value in ours.items() if key != "WATCHDOG_PID" or not is_watched}
+
+
 def require_possible(environment: Mapping[str, str], pid: int, parent: int) -> None:
     """Raise CannotUpgrade where the end of this process would be that of a successor, too."""
     if environment.get(PARENT_VARIABLE) == str(parent):
@@ -99,11 +105,12 @@ class Upgrades:
         try:
             if self.busy:
                 raise CannotUpgrade("an upgrade is under way: wait for what becomes of it")
+            require_possible(os.environ, os.getpid(), os.getppid())
             self._require()
             if self._reload_lock.locked():
                 raise CannotUpgrade("it is reading its configuration again: wait until it has")
-            require_possible(os.environ, os.getpid(), os.getppid())
             self._task = asyncio.create_task(self._upgrade(), name="upgrade")
+            self._task.add_done_callback(_heard)
             return await asyncio.shield(self._task)  # whoever asked for it may go
         except XdpRouterError as error:
             _log.error("upgrade_failed", reason=str(error), consequence="it goes on")
@@ -118,7 +125,7 @@ class Upgrades:
     async def _upgrade(self) -> dict[str, Any]:
         command = self._command if self._command is not None else own_command()
         self._taken = asyncio.get_running_loop().create_future()
-        successor = await detached.start(command, os.environ)
+        successor = await detached.start(command, environment_of_successor(os.environ, os.getpid()))
         _log.info("successor_started", successor=successor.pid)
         self._successor = successor
         try:
@@ -172,3 +179,9 @@ class Upgrades:
             os.environ.pop("NOTIFY_SOCKET", None)
         if self._taken is not None and not self._taken.done():
             self._taken.set_result((pid, version))
+
+
+def _heard(task: asyncio.Task[dict[str, Any]]) -> None:
+    """Whoever asked for it may have gone."""
+    if not task.cancelled():
+        task.exception()
