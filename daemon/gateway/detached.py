@@ -21,7 +21,7 @@ from xdp_router.daemon.former import VARIABLE
 
 from . import spawning
 
-BEGIN_S: Final = 30.0
+BEGIN_S: Final = 10.0
 """How long the process that forks it may take."""
 END_S: Final = 10.0
 """How long it may take to end after SIGTERM."""

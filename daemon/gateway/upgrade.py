@@ -29,7 +29,7 @@ from .handover import HandoverError
 
 PARENT_VARIABLE: Final = "XDP_ROUTER_GATEWAY_PARENT"
 """Process that starts another gateway when this one ends."""
-LIMIT_S: Final = 100.0
+LIMIT_S: Final = 80.0
 """How long a successor may take until it serves; the control socket waits a little longer."""
 
 _log = structlog.get_logger()
