@@ -214,6 +214,15 @@ def reloaded(data: Row) -> None:
         print(f"good: {what}; nothing was changed (--dry-run)", file=stdout())
 
 
+def upgraded(data: Row) -> None:
+    """Who serves now."""
+    print(
+        f"upgraded: process {data['pid']} serves, version {data['version']}; the former one "
+        f"({data['former']}) finishes its streams, and ends",
+        file=stdout(),
+    )
+
+
 def draining(data: Row) -> None:
     """How long it may take."""
     left = data["connections"]

@@ -38,7 +38,7 @@ from xdp_router.core.errors import ConfigError, XdpRouterError
 from xdp_router.core.flow_room import limits_of, rooms_of, shortfalls
 from xdp_router.core.probe_load import overloads
 
-from . import garbage, logs, streams
+from . import former, garbage, logs, streams
 from .app import run
 from .attach_options import AttachOptions
 from .config_file import ConfigFile
@@ -56,7 +56,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with former.told():
+                return super().invoke(ctx)
         except ConfigError as error:
             click.echo(f"Error: {error}", err=True)
             raise click.exceptions.Exit(_EXIT_CONFIG) from error

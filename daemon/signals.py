@@ -24,12 +24,17 @@ class Interrupted(XdpRouterError):
 
 
 class Signals:
-    """SIGINT and SIGTERM set an event; SIGHUP calls a function. ``number``: the first that came."""
+    """SIGINT and SIGTERM set an event; SIGHUP and SIGUSR2 call a function.
+
+    ``number``: the first one that stops.
+    """
 
     def __init__(self) -> None:
         self.number = 0
         self.hangups = 0
         """How many SIGHUPs have come, those included that nobody was called for."""
+        self.on_upgrade: Callable[[], object] = _nothing
+        """Called for each SIGUSR2 in the event loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._on_hangup: Callable[[], object] = _nothing
@@ -40,6 +45,7 @@ class Signals:
         for number in STOPPING:
             signal.signal(number, self._stopped)
         signal.signal(signal.SIGHUP, self._hung_up)
+        signal.signal(signal.SIGUSR2, self._upgraded)
 
     def connect(
         self,
@@ -56,7 +62,7 @@ class Signals:
 
     def ignore(self) -> None:
         """The process ends anyway: nothing may cut that short any more."""
-        for number in (*STOPPING, signal.SIGHUP):
+        for number in (*STOPPING, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
 
     # These run between any two steps of the main thread, so they do as little as can be.
@@ -81,6 +87,9 @@ class Signals:
         self.hangups += 1
         self._wake(self._on_hangup)
 
+    def _upgraded(self, _number: int, _frame: FrameType | None) -> None:
+        self._wake(self.on_upgrade)
+
     def _wake(self, then: Callable[[], object]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it is closed by now
@@ -101,7 +110,7 @@ def held() -> Iterator[None]:
     def note(number: int, _frame: FrameType | None) -> None:
         noted.append(number)
 
-    numbers = (*STOPPING, signal.SIGHUP)
+    numbers = (*STOPPING, signal.SIGHUP, signal.SIGUSR2)
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in numbers} if is_main else {}
     for number in handlers:

@@ -36,7 +36,7 @@ class Instance(Protocol):
         ...
 
 
-_LONG = ("reload", "service", "backend", "backend_flows")
+_LONG = ("reload", "upgrade", "service", "backend", "backend_flows")
 
 
 def _ask(control: str, command: str, args: dict[str, object]) -> Any:

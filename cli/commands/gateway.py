@@ -155,3 +155,16 @@ def drain(context: Context, now: bool, as_json: bool) -> None:
     """Stop the gateway: it takes nothing new, finishes what is open, and ends."""
     data = _ask(context, "drain", now=now)
     render.json_out(data) if as_json else render_gateway.draining(data)
+
+
+@gateway.command()
+@json_option
+@pass_context
+def upgrade(context: Context, as_json: bool) -> None:
+    """Start the gateway anew, as what is installed now, without a gap.
+
+    A successor is started as the running one was, and takes over: no client is refused, open
+    streams go on. If it fails nothing has changed, and this says why.
+    """
+    data = _ask(context, "upgrade")
+    render.json_out(data) if as_json else render_gateway.upgraded(data)

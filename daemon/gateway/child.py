@@ -25,6 +25,7 @@ from xdp_router.core.listeners import GatewayConfig
 from xdp_router.daemon.attach_options import AttachOptions
 
 from . import spawning
+from .upgrade import PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from xdp_router.daemon.app import Router
@@ -153,7 +154,7 @@ class GatewayChild:
         self._process = subprocess.Popen(
             self._argv,
             stdin=subprocess.DEVNULL,
-            env=spawning.environment(),
+            env={**spawning.environment(), PARENT_VARIABLE: str(os.getpid())},
             process_group=0,  # a Ctrl-C is the daemon's to pass on
         )
         return self._process

@@ -43,6 +43,7 @@ class ControlCommands:
         self.changing: dict[str, Handler] = {
             "reload": self._reload,
             "drain": self._drain,
+            "upgrade": self._upgrade,
             "push": self._push,
         }
 
@@ -168,6 +169,12 @@ class ControlCommands:
     async def _reload(self, args: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return await self._supervisor.reload(dry_run=bool(args.get("dry_run")))
+        except XdpRouterError as error:
+            raise CommandError(str(error)) from error
+
+    async def _upgrade(self, _args: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._supervisor.upgrades.upgrade()
         except XdpRouterError as error:
             raise CommandError(str(error)) from error
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hitless restart: a new gateway gets from the running one what it listens with.
 
-    successor -> {"want": "handover", "version": 1}
+    successor -> {"want": "handover", "version": 1, "release": "0.1.0"}
     former    -> {"sockets": [[address, count]...], "rows": {...}, "layout": [...], "metrics": ...}
     successor -> {"next": N}
     former    -> descriptors from the N-th on, in that order, the board before all; again if need be
@@ -29,8 +29,10 @@ from typing import Any, Final
 
 import structlog
 
+from xdp_router import __version__
 from xdp_router.adapters.control import peer_credentials
 from xdp_router.core.errors import XdpRouterError
+from xdp_router.daemon import former
 
 from .estate import Estate
 
@@ -156,7 +158,8 @@ class HandoverServer:
         estate: Estate,
     ) -> None:
         """``legacy`` raises HandoverError if there is nothing to hand over now. ``release`` is
-        awaited when the successor serves: it lets go of what can be one's only."""
+        awaited when the successor serves: it lets go of what can be one's only; HandoverError: it
+        is not to be that one."""
         self._path = handover_path(control)
         self._legacy = legacy
         self._release = release
@@ -166,6 +169,8 @@ class HandoverServer:
         self._sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._busy = False
+        self.successor: tuple[int, str] = 0, ""
+        """Process and version of the newest one, when ``release`` is awaited."""
         self._served: set[asyncio.Task[None]] = set()
 
     @property
@@ -234,7 +239,7 @@ class HandoverServer:
                     return
                 self._busy = True
                 try:
-                    await self._hand_over(line)
+                    await self._hand_over(line, pid)
                 finally:
                     self._busy = self._is_given = False
             except (HandoverError, OSError, TimeoutError) as error:
@@ -243,7 +248,7 @@ class HandoverServer:
                     "handover_failed", successor=pid, reason=reason, consequence="it goes on"
                 )
 
-    async def _hand_over(self, line: _Line) -> None:
+    async def _hand_over(self, line: _Line, pid: int) -> None:
         want = await line.receive(ANSWER_S)
         if want.get("want") != "handover" or want.get("version") != VERSION:
             await line.send({"refused": f"it speaks another version than {VERSION}: stop it first"})
@@ -267,6 +272,7 @@ class HandoverServer:
         await line.send_fds([legacy.board_fd, *fds])
         if (await line.receive(START_S)).get("ready") is not True:
             raise HandoverError("it did not become ready")
+        self.successor = pid, str(want.get("release", "unknown"))
         await self._release()
         # It is the one that serves, whatever became of it; and it may be of a version that does
         # not listen any more.
@@ -336,6 +342,8 @@ async def ask(control: Path) -> Succession | None:
             await loop.sock_connect(sock, str(path))
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         sock.close()
+        if former.is_waiting():
+            raise HandoverError("the gateway that started this one has ended") from None
         return None
     except (OSError, TimeoutError) as error:
         sock.close()
@@ -354,7 +362,7 @@ async def ask(control: Path) -> Succession | None:
 
 async def _receive(sock: socket.socket) -> Succession:
     line = _Line(sock)
-    await line.send({"want": "handover", "version": VERSION})
+    await line.send({"want": "handover", "version": VERSION, "release": __version__})
     said = await line.receive(FIRST_ANSWER_S)
     try:
         counts = [(str(name), int(count)) for name, count in said["sockets"]]

@@ -27,6 +27,7 @@ import structlog
 from xdp_router.adapters.control import ControlServer
 from xdp_router.core.errors import XdpRouterError
 from xdp_router.core.listeners import GatewayConfig
+from xdp_router.daemon import former
 from xdp_router.daemon.config_file import ConfigFile
 from xdp_router.daemon.logs import log_fault
 from xdp_router.daemon.notify import notify
@@ -50,6 +51,7 @@ from .reloads import CannotReload, Reloads
 from .rows import Rows, addresses
 from .sharing import SocketSharing
 from .totals import Totals
+from .upgrade import Upgrades
 from .worker_process import WorkerProcess
 
 PATIENCE_S: Final = 2.0
@@ -58,6 +60,8 @@ HUNG_S: Final = 20.0
 """A worker that has not answered for so long is ended; another one is started."""
 LOOK_S: Final = 1.0
 """How often workers are asked what they have counted."""
+ANSWERS_S: Final = 1.0
+"""How long clients of the control socket are given to get theirs when it is handed over."""
 BUSY_S: Final = 30.0
 """How long a successor waits for a start or a reload that is under way."""
 
@@ -89,6 +93,7 @@ class Supervisor:
         self._at_once = asyncio.Event()
         self._changed = asyncio.Event()
         self.reloads = Reloads(file, self.tasks, self._require_serving, self._bring)
+        self.upgrades = Upgrades(self.tasks, self._require_serving, self.reloads.lock)
         self._page: FiguresPage | None = None
 
     @property
@@ -126,6 +131,7 @@ class Supervisor:
     async def serve(self, undo: contextlib.AsyncExitStack, signals: Signals) -> None:
         """Serve until it is to stop, and all streams have ended. Raises what kept it from it."""
         signals.connect(self._stop, self._hang_up, self._at_once.set)
+        signals.on_upgrade = self.upgrades.signalled
         succession = await handover.ask(self._options.control)
         if succession is not None:
             undo.callback(succession.close)
@@ -141,6 +147,7 @@ class Supervisor:
             control=str(self._options.control),
         )
         notify(f"READY=1\nMAINPID={os.getpid()}")
+        former.done()
         self.tasks.keep(Watchdog(self._one_line).run, "watchdog")
         await self._stop.wait()
         is_heir_there = self.state == "handed over"
@@ -283,12 +290,12 @@ class Supervisor:
         if page is not None:
             await page.close()
 
-    async def _let_go(self) -> None:
-        """Of what can be one gateway's only."""
+    async def _let_go(self, answers_s: float = 0.0) -> None:
+        """Of what can be one gateway's only. ``answers_s``: for answers that are on their way."""
         self._handover.close()
         self._sharing.close()
         if hasattr(self, "_control"):
-            await self._control.close()
+            await self._control.close(answers_s)
         await self._stop_metrics()
 
     def stop(self, *, now: bool = False) -> None:
@@ -301,6 +308,7 @@ class Supervisor:
         _log.info("draining", connections=sum(each.open for each in self.workers))
         self._handover.close()
         self._sharing.close()
+        await self.upgrades.cancel()
         async with self.reloads.lock:
             pass  # a reload that was under way has given up now, or is done; no other one begins
         # Before the workers': those accept until they close the last ones.
@@ -349,6 +357,8 @@ class Supervisor:
             raise CannotReload(f"the gateway is {self.state}")
         if self._handover.busy:
             raise CannotReload("a successor is about to take over: it has read the file itself")
+        if self.upgrades.busy:
+            raise CannotReload("an upgrade is under way: the successor reads the file itself")
 
     async def _bring(self, document: Document) -> None:
         sockets, former = self._means.sockets, self._document
@@ -424,9 +434,10 @@ class Supervisor:
 
     async def _release(self) -> None:
         """A successor serves on the same sockets."""
+        self.upgrades.taken(*self._handover.successor)
         self.state = "handed over"
         _log.info("handed_over", consequence="it finishes its streams, and ends")
-        await self._let_go()
+        await self._let_go(ANSWERS_S)
         await self.prober.close()
         self._estate.settle(COUNTED)
         self.hearsay.close()

@@ -188,7 +188,7 @@ class Worker:
 
 def main() -> None:
     """Be a worker."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     log_format, fd = sys.argv[1], int(sys.argv[2])
     log = streams.LogStream(sys.stderr)

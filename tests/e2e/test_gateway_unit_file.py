@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_process import backend, config_text, gateways, get
 from tests.support.netns import wait_for
 from tests.support.privileges import require_program
-from xdp_router.adapters.control import UNIT_GATEWAY_CONTROL_PATH
+from xdp_router.adapters.control import UNIT_GATEWAY_CONTROL_PATH, CommandError
 from xdp_router.core.listeners import GatewayConfig
 
 UNIT = (Path(__file__).parents[2] / "contrib/systemd/xdp-router-gateway.service").read_text()
@@ -36,6 +37,19 @@ def test_its_settings_fit_together() -> None:
     assert folder == Path("/run") / _setting("RuntimeDirectory")
     default_s = GatewayConfig().drain_timeout_ns / 1e9
     assert float(_setting("TimeoutStopSec").removesuffix("s")) > default_s
+
+
+def _confined(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    patterns = (rf"^Uid:\s+{NOBODY}\s", rf"^CapEff:\s+{NET_BIND_SERVICE:016x}$")
+    return all(re.search(each, status, re.M) for each in patterns)
+
+
+def _next(systemd: socket.socket) -> bytes:
+    """What was said next, but for the line of ``systemctl status``."""
+    while (message := systemd.recv(1000)).startswith(b"STATUS="):
+        pass
+    return message
 
 
 @in_fresh_netns
@@ -75,11 +89,23 @@ def test_the_gateway_works_with_just_these(tmp_path: Path, monkeypatch: pytest.M
         assert systemd.recv(1000) == f"READY=1\nMAINPID={gateway.pid}".encode()
         (worker,) = gateway.workers()
         for pid in (gateway.pid, worker):
-            status = Path(f"/proc/{pid}/status").read_text()
-            assert re.search(rf"^Uid:\s+{NOBODY}\s", status, re.M)
-            assert re.search(rf"^CapEff:\s+{NET_BIND_SERVICE:016x}$", status, re.M)
+            assert _confined(pid)
         assert get(port=PORT) == b"hi\n"
         gateway.ask("reload")
         wait_for(lambda: gateway.workers("serving") not in ([], [worker]), 20, "another worker")
         assert get(port=PORT) == b"hi\n"
-        assert gateway.stop() == 0
+
+        gateway.config.write_text("garbage")
+        with pytest.raises(CommandError, match="failed: .*not valid TOML"):
+            gateway.ask("upgrade")
+        gateway.config.write_text(config_text(workers=1, port=PORT))
+        gateway.signal(signal.SIGUSR2)
+        assert gateway.ended() == 0
+        successor = gateway.wait_for_another()
+        assert _next(systemd) == f"MAINPID={successor}\nWATCHDOG=1".encode()
+        assert _next(systemd) == f"READY=1\nMAINPID={successor}".encode()
+        for pid in (successor, *gateway.workers()):
+            assert _confined(pid)
+        assert get(port=PORT) == b"hi\n"
+        os.kill(successor, signal.SIGTERM)
+        assert _next(systemd) == b"STOPPING=1"

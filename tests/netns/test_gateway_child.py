@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.netns import running_lab, wait_for
 from tests.support.router import Router, calm_config, router_in
-from xdp_router.adapters.control import ControlError
+from xdp_router.adapters.control import CommandError, ControlError
 from xdp_router.adapters.control_client import ControlClient
 from xdp_router.lab import BackendSpec, LabSpec
 
@@ -67,6 +67,11 @@ def test_a_child_as_long_as_the_router_runs(router: Router) -> None:
     os.kill(started["pid"], signal.SIGKILL)
     wait_for(lambda: router.events("gateway_died"), WAIT_S, "it is missed")
     until(router, "one")
+    with (
+        ControlClient(router.control.with_name("gateway.sock")) as client,
+        pytest.raises(CommandError, match="run by the router's daemon"),
+    ):
+        client.call("upgrade")
 
     both = services + LISTENER.format("one", 8080) + LISTENER.format("two", 8081)
     router.config.write_text(both)

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.support.certificate import write_certificate
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.gateway_process import (
     ADDRESS,
+    DEADLINE_S,
     METRICS_PORT,
     PORT,
     Clients,
@@ -31,6 +33,8 @@ from tests.support.gateway_process import (
     page,
     total,
 )
+from tests.support.netns import wait_for
+from xdp_router import __version__
 from xdp_router.adapters.control import CommandError
 
 METRICS = f'metrics = "{ADDRESS}:{METRICS_PORT}"'
@@ -191,7 +195,7 @@ def test_reload(tmp_path: Path) -> None:
 def test_hitless_restart(tmp_path: Path) -> None:
     """A second gateway takes the sockets over while clients connect all the time; the first one
     finishes its stream and ends. One that fails to start leaves everything as it was. What the
-    first one has counted and decided, the second one knows."""
+    first one has counted and decided, the second one knows. That one starts a third one itself."""
     names = ("first", "bad", "second")
     with backend() as server, gateways(tmp_path, *names) as (first, bad, second):
         first.config.write_text(config_text(more=METRICS))
@@ -230,16 +234,53 @@ def test_hitless_restart(tmp_path: Path) -> None:
             assert stream.rest().endswith(b"0\r\n\r\n")
             assert first.ended() == 0
             clients.some_more()
+            before = counters()
+            third = _upgraded(second)
+            assert second.ended() == 0
+            clients.some_more()
+            assert second.wait_for_another() == third
+            after = counters()
+            assert all(after[name] >= value for name, value in before.items())
         assert not clients.errors
         # No more and no less: also those that the first one answered after it had handed over.
         gets = clients.good + 1
-        second.wait(lambda: total("requests_total") >= gets, "all are counted")
+        wait_for(lambda: total("requests_total") >= gets, DEADLINE_S, "all are counted")
         assert total("requests_total") == total("ttfb_seconds_count") == gets
         assert len(second.ask("decisions", limit=100_000)) == gets
         assert second.ask("explain", request=early["id"]).items() >= early.items()
         assert second.control.exists()
-        assert second.stop() == 0
-        assert not second.control.exists()
+        os.kill(third, signal.SIGTERM)
+        wait_for(lambda: not second.control.exists(), DEADLINE_S, "the third one has ended")
+
+
+def _upgraded(gateway: GatewayProcess) -> int:
+    """Process id of the successor that it has started. One at a time; one that fails is nothing."""
+    good = gateway.config.read_text()
+    gateway.config.write_text("garbage")
+    with pytest.raises(CommandError, match=r"failed: .*gateway.toml:1: not valid TOML"):
+        gateway.ask("upgrade")
+    gateway.config.write_text(good)
+    assert gateway.ask("status")["state"] == "serving"
+    refused: list[str] = []
+
+    def too_much() -> None:
+        gateway.wait(lambda: len(gateway.events("successor_started")) == 2, "one is started")
+        for command in ("upgrade", "reload"):
+            try:
+                gateway.ask(command)
+            except CommandError as error:
+                refused.append(str(error))
+
+    other = threading.Thread(target=too_much)
+    other.start()
+    answer = gateway.ask("upgrade")
+    other.join()
+    assert ["is under way" in each or "about to take over" in each for each in refused] == [
+        *(True, True)
+    ]
+    assert (answer["former"], answer["version"]) == (gateway.pid, __version__)
+    assert answer["pid"] != gateway.pid
+    return int(answer["pid"])
 
 
 @in_fresh_netns

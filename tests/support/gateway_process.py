@@ -23,6 +23,7 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from tests.support.netns import wait_for
+from xdp_router.adapters.control import ControlError
 from xdp_router.adapters.control_client import ControlClient
 
 ADDRESS = "127.0.0.1"
@@ -93,6 +94,18 @@ class GatewayProcess:
         assert self._process is not None
         return self._process.wait(DEADLINE_S)
 
+    def wait_for_another(self) -> int:
+        """Process id of the gateway, when it is not the one that was started and serves."""
+
+        def look() -> int:
+            with contextlib.suppress(ControlError):
+                status = self.ask("status")
+                return int(status["pid"]) if status["state"] == "serving" else 0
+            return 0
+
+        wait_for(lambda: look() not in (0, self.pid), DEADLINE_S, "another one serves")
+        return look()
+
     @property
     def runs(self) -> bool:
         """Whether it has not ended."""
@@ -103,8 +116,18 @@ class GatewayProcess:
         self.signal(signal.SIGTERM)
         return self.ended()
 
+    def upgraded(self) -> None:
+        """Have it ended, if it is another process by now: nobody's child."""
+        with contextlib.suppress(ControlError):
+            pid = self.ask("status")["pid"]
+            if pid != self.pid:
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
+
     def close(self) -> None:
         """Have it gone, and its workers, however it stands."""
+        if self._process is not None and self.control.exists():
+            self.upgraded()
         if self._process is not None and self._process.poll() is None:
             workers = [] if not self.control.exists() else self.workers()
             self._process.kill()

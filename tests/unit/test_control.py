@@ -451,3 +451,24 @@ def test_a_long_list_comes_in_pieces(tmp_path: Path) -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+def test_a_server_that_ends_may_finish_its_answers(path: Path) -> None:
+    """Who has asked gets the answer if there is time; who asks nothing is not waited for."""
+
+    async def main(answers_s: float) -> tuple[bytes, bytes]:
+        server = ControlServer(path, HANDLERS)
+        await server.start()
+        idle, one = await asyncio.open_unix_connection(path)
+        reader, two = await asyncio.open_unix_connection(path)
+        two.write(b'{"command": "slow"}\n')
+        while not server._answering:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        await server.close(answers_s)
+        heard = await reader.read(), await idle.read()
+        one.close()
+        two.close()
+        return heard
+
+    assert asyncio.run(main(30.0)) == (b'{"ok":true,"data":"slept"}\n', b"")
+    assert asyncio.run(main(0.0)) == (b"", b"")

@@ -132,7 +132,7 @@ def test_reload() -> None:
 def test_who_may_what() -> None:
     """What changes anything is apart from what only looks."""
     commands = ControlCommands(cast(Supervisor, SimpleNamespace()))
-    assert set(commands.changing) == {"reload", "drain", "push"}
+    assert set(commands.changing) == {"reload", "drain", "push", "upgrade"}
     assert set(commands.reading) == {
         *("status", "listeners", "backends", "streams", "decisions", "explain")
     }

@@ -104,6 +104,7 @@ ANSWERS: dict[str, Any] = {
     "explain": EXPLAIN,
     "reload": {"applied": True, "generation": 3, "listeners": 1, "workers": 2},
     "drain": {"connections": 1, "timeout_s": 60.0},
+    "upgrade": {"pid": 45, "version": "0.2.0", "former": 42},
     "push": {
         "backend": "b1",
         "address": "198.18.1.2:8000",
@@ -293,7 +294,7 @@ def test_explain(gateway: _Gateway) -> None:
     assert gateway.asked[-1][2] == {"request": "r1"}
 
 
-def test_reload_and_drain(gateway: _Gateway) -> None:
+def test_reload_drain_and_upgrade(gateway: _Gateway) -> None:
     """What was done, or would be."""
     assert run(gateway, "reload").stdout == "reloaded: 1 listeners, 2 workers, generation 3\n"
     ANSWERS["reload"] = {**ANSWERS["reload"], "applied": False}
@@ -301,6 +302,10 @@ def test_reload_and_drain(gateway: _Gateway) -> None:
     ANSWERS["reload"] = {**ANSWERS["reload"], "applied": True}
     assert run(gateway, "drain").stdout == "draining: 1 connection to finish, 60 s at most\n"
     run(gateway, "drain", "--now")
+    assert run(gateway, "upgrade").stdout == (
+        "upgraded: process 45 serves, version 0.2.0; the former one (42) finishes its streams, and "
+        "ends\n"
+    )
     assert [each[2] for each in gateway.asked] == [
-        *({"dry_run": False}, {"dry_run": True}, {"now": False}, {"now": True})
+        *({"dry_run": False}, {"dry_run": True}, {"now": False}, {"now": True}, {})
     ]

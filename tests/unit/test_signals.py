@@ -15,7 +15,7 @@ import pytest
 
 from xdp_router.daemon.signals import STOPPING, Signals, held
 
-ALL = (*STOPPING, signal.SIGHUP)
+ALL = (*STOPPING, signal.SIGHUP, signal.SIGUSR2)
 
 
 @pytest.fixture
@@ -48,13 +48,18 @@ def test_a_signal_before_the_loop_is_not_lost(signals: Signals, number: int) -> 
 
 
 def test_signals_wake_the_loop(signals: Signals) -> None:
-    """SIGHUP calls, SIGTERM stops; the first stopping one counts, others are told."""
+    """SIGHUP and SIGUSR2 call, SIGTERM stops; the first stopping one counts, others are told."""
     heard: list[str] = []
 
     async def main() -> None:
         stop = asyncio.Event()
         signals.connect(stop, lambda: heard.append("hangup"), lambda: heard.append("again"))
+        send(signal.SIGUSR2)  # nobody has asked for these
+        await asyncio.sleep(0.01)
+        signals.on_upgrade = lambda: heard.append("upgrade")
         send(signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        send(signal.SIGUSR2)
         await asyncio.sleep(0.01)
         assert not stop.is_set()
         asyncio.get_running_loop().call_later(0.01, send, signal.SIGTERM)
@@ -65,7 +70,7 @@ def test_signals_wake_the_loop(signals: Signals) -> None:
     asyncio.run(main())
     for number in ALL:
         send(number)  # the loop is closed
-    assert heard == ["hangup", "again"]
+    assert heard == ["hangup", "upgrade", "again"]
     assert signals.hangups == 2
     assert signals.number == signal.SIGTERM
 

@@ -170,6 +170,7 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._identity: tuple[int, int] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._answering: set[asyncio.Future[None]] = set()
 
     @property
     def connections(self) -> int:
@@ -188,13 +189,18 @@ class ControlServer:
             self._unlink()
             raise
 
-    async def close(self) -> None:
-        """Stop listening, cut connections, remove the path. Calling it again does nothing."""
+    async def close(self, answers_s: float = 0.0) -> None:
+        """Stop listening, cut connections, remove the path. Calling it again does nothing.
+
+        ``answers_s``: how long those are waited for who have asked, and have no answer yet.
+        """
         server, self._server = self._server, None
         if server is None:
             return
         self._unlink()
         server.close()
+        if answers_s and self._answering:
+            await asyncio.wait(set(self._answering), timeout=answers_s)
         for writer in list(self._writers):
             writer.transport.abort()
         await server.wait_closed()
@@ -270,20 +276,31 @@ class ControlServer:
                     return
                 if not line.endswith(b"\n"):
                     return
-                answer = await self._answer(line, _user_of(writer))
-                rows = answer.get("data")
-                if isinstance(rows, Iterator):
-                    await self._write_rows(writer, line, rows)
-                elif isinstance(rows, AsyncIterator):
+                with self._while_answering():
+                    answer = await self._answer(line, _user_of(writer))
+                    rows = answer.get("data")
+                    if isinstance(rows, Iterator):
+                        await self._write_rows(writer, line, rows)
+                    elif not isinstance(rows, AsyncIterator):
+                        await self._write(writer, answer)
+                if isinstance(rows, AsyncIterator):
                     await self._write_stream(reader, writer, line, rows)
                     return
-                else:
-                    await self._write(writer, answer)
         except (TimeoutError, ConnectionError):
             pass
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
+
+    @contextlib.contextmanager
+    def _while_answering(self) -> Iterator[None]:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answering.add(answered)
+        try:
+            yield
+        finally:
+            self._answering.discard(answered)
+            answered.cancel()
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
         await self._write_raw(writer, _encode(answer))
