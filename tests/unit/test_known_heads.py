@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xdp_router.gateway import known_heads
 from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_head import HeadLimits, RequestHead, read_request
-from xdp_router.gateway.known_heads import BYTES_MOST, MOST, KnownHeads
+from xdp_router.gateway.known_heads import BYTES_IN_ALL, BYTES_MOST, MOST, KnownHeads
 from xdp_router.gateway.traits import read_traits
 
 LIMITS = HeadLimits()
@@ -134,3 +134,11 @@ def test_few_are_kept_and_those_that_come_again_stay() -> None:
     for number in range(2 * MOST):
         known.request(raw_of(b"Host: b%d" % number))
     assert known.request(mine) is not head
+
+
+def test_long_heads_are_fewer() -> None:
+    """Their bytes are bounded as well, so memory is filled by nobody."""
+    known, pad = new(), b"X-A: " + b"a" * (BYTES_MOST - 100)
+    for number in range(2 * MOST):
+        known.request(raw_of(b"Host: a%d" % number, pad))
+    assert 100 < len(known) <= 2 * (BYTES_IN_ALL // len(pad) + 1)
