@@ -54,7 +54,9 @@ class LiveSight:
             in_flight, ttft_ns, held_ns, late_ns, late_at_ns, since_ns = board.look(row, fresh_ns)
             rtt_ns, rtt_at_ns, state, told_at_ns = board.probed(row)
             known = Known(index, weights[index], in_flight if in_flight > 0 else 0)
-            known.ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
+            if late_at_ns or since_ns:
+                ttft_ns = expected_ns(ttft_ns, late_ns, late_at_ns, since_ns, now_ns)
+            known.ttft_ns = ttft_ns
             known.available = held_ns <= now_ns and state != ILL
             if rtt_at_ns > rtt_fresh_ns:
                 known.rtt_ns = rtt_ns or None

@@ -17,7 +17,7 @@ from tests.support.program import DROP, PASS, REDIRECT, VERDICTS
 
 pytest_plugins = ("tests.support.worlds",)
 
-GENERATED = {4: 10_000, 6: 7_000}
+GENERATED = {4: 6_000, 6: 4_000}
 
 
 def test_generated_errors(worlds: dict[str, World], rng: random.Random) -> None:

@@ -18,13 +18,13 @@ from tests.support.stopped_router import SPEC
 pytest_plugins = ("tests.support.netns", "tests.support.stopped_router")
 
 NAMES = ("b1", "b2")
-ADOPTIONS = 5
+ADOPTIONS = 3
 RATE = 20_000
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["exchange", "sigkill"])
 def test_each_frame_arrives_exactly_once(router: Router, end: signal.Signals) -> None:
-    """While the program is exchanged five times, by the other loader's; by SIGKILL as well.
+    """While the program is exchanged for the other loader's and back, again; by SIGKILL as well.
 
     New connections are answered meanwhile, by XDP's own decision if there is no daemon.
     """

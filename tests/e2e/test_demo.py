@@ -24,7 +24,8 @@ from xdp_router.lab.demo import run_demo
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
-MIDDLE = "2. 300 connections"
+WIRES, MIDDLE = "1. The wires", "2. 300 connections"
+"""While clients connect straight to backends, and through the router, which runs both times."""
 
 
 @dataclass
@@ -155,16 +156,16 @@ def test_a_whole_run(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("demo", "number"),
+    ("demo", "number", "when"),
     [
-        pytest.param(False, signal.SIGTERM, id="default-15"),
-        pytest.param(True, signal.SIGINT, id="ignored-2"),
+        pytest.param(False, signal.SIGTERM, WIRES, id="default-15"),
+        pytest.param(True, signal.SIGINT, MIDDLE, id="ignored-2"),
     ],
     indirect=["demo"],
 )
-def test_a_signal_in_the_middle(demo: Demo, number: signal.Signals) -> None:
+def test_a_signal_in_the_middle(demo: Demo, number: signal.Signals, when: str) -> None:
     """Ctrl-C and SIGTERM, inherited ignored or not, end it soon with a shell's exit code."""
-    demo.reach(MIDDLE)
+    demo.reach(when)
     demo.process.send_signal(number)
     started = time.monotonic()
     assert demo.end() == 128 + number
@@ -222,7 +223,7 @@ def kill_router(demo: Demo) -> None:
 
 def test_the_demo_is_killed(demo: Demo) -> None:
     """After SIGKILL the kernel removes all but a directory of plain files."""
-    demo.reach(MIDDLE)
+    demo.reach(WIRES)
     demo.process.kill()
     demo.end()
     wait_for(lambda: not demo.ours(), 5.0, "its processes end with it")

@@ -249,6 +249,7 @@ def test_renamed_flapped_and_changed(router: Router) -> None:
     assert not lab.router.run(lambda: link_info("wan1")).xdp_prog_id
 
 
+@pytest.mark.parametrize("mode", ["native"], indirect=True)  # nobody asks for ours in any other
 def test_another_program_is_on_the_interface_that_came_back(router: Router) -> None:
     """Refused, told once with the mend, and attached as soon as the other program is gone."""
     lab = router.lab

@@ -29,17 +29,15 @@ def test_restarts_cost_no_stream_and_no_connection(
     Every byte of the streams is compared, every connection is answered by a backend.
     """
     config = calm_config(SPEC, fallback="b2")
-    loader = "object"
     options = ("--persist", "--xdp-mode", mode)
-    router.start(config, *options, "--loader", loader)
+    router.start(config, *options, "--loader", "object")
     with RestartTraffic(router, streams, rate) as traffic:
         for number in range(restarts):
             traffic.wait_for_more(rate // 4)
             killed = number % 4 == 3
             code = router.stop(signal.SIGKILL if killed else signal.SIGTERM)
             assert code == (-signal.SIGKILL if killed else 0)
-            if number % 5 == 1:
-                loader = "bcc" if loader == "object" else "object"
+            loader = "bcc" if number % 5 == 1 else "object"
             router.start(config, *options, "--loader", loader)
             assert router.ask("status")["loader"] == loader
         traffic.wait_for_more(rate)

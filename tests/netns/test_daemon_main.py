@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -132,7 +133,9 @@ def test_a_storm_of_signals_while_it_runs(router: Router) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, 0])
-def test_signals_at_any_moment_of_the_start(router: Router, number: int) -> None:
+def test_signals_at_any_moment_of_the_start(
+    router: Router, number: int, rng: random.Random
+) -> None:
     """Ended by the signal or its exit code, or with 0 when it was ready: one line, nothing left.
 
     0: a storm of all of them.
@@ -140,11 +143,11 @@ def test_signals_at_any_moment_of_the_start(router: Router, number: int) -> None
     router.config.write_text(router.lab.config_toml())
     argv = router._attach_argv(router.lab.router_interfaces, "--config", str(router.config))
     argv[1:3] = ["-m", "xdp_router.daemon"]
-    for step in range(12):
+    for step in range(8):
         process = router.lab.router.spawn(
             argv, name="router", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        time.sleep(0.1 + 0.06 * step)
+        time.sleep(0.1 + 0.09 * (step + rng.random()))
         if number:
             process.send_signal(number)
             if number == signal.SIGHUP:  # nothing to it, once it is noticed

@@ -75,6 +75,7 @@ def test_a_host_that_is_gone_is_noticed() -> None:
     with gateway(HTTP, {"a": ""}) as place, place.connect() as client:
         assert client.ask(request("GET", "/health")).status == 200
         (accepted,) = place.fronts["front"].connections
+        wait_for(lambda: place.call(lambda: place.world.pool.idle) == 1, 5, "it is kept")
         (kept,) = place.world.pool._idle.values()
         for transport in (accepted._transport, kept[0].transport):
             assert transport is not None

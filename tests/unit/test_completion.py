@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -49,15 +50,22 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     loop.close()
 
 
+_PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+@functools.cache
+def bash_source(program: str) -> str:
+    """What a shell evaluates once, at its start."""
+    variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
+    env = {**os.environ, "PATH": _PATH, variable: "bash_source"}
+    source = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+    assert source.returncode == 0, source.stderr
+    return source.stdout
+
+
 def completed(control: Path, program: str, line: str) -> list[str]:
     """What a real bash offers at the end of the line, as readline would be given it."""
-    variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    env["XDP_ROUTER_CONTROL"] = str(control)
-    source = subprocess.run(
-        [program], env={**env, variable: "bash_source"}, capture_output=True, text=True, timeout=60
-    )
-    assert source.returncode == 0, source.stderr
+    env = {**os.environ, "PATH": _PATH, "XDP_ROUTER_CONTROL": str(control)}
     # Words as bash takes them apart: at blanks, around colons and equals signs.
     asking = """
 eval "$SOURCE"
@@ -77,7 +85,7 @@ complete -p "$PROGRAM" >/dev/null
 "$FUNCTION" "$PROGRAM" "${COMP_WORDS[COMP_CWORD]}" ""
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-    env |= {"SOURCE": source.stdout, "LINE": line, "PROGRAM": program}
+    env |= {"SOURCE": bash_source(program), "LINE": line, "PROGRAM": program}
     env["FUNCTION"] = f"_{program.replace('-', '_')}_completion"
     done = subprocess.run(
         ["bash", "-c", asking], env=env, capture_output=True, text=True, timeout=60

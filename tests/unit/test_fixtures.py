@@ -17,10 +17,14 @@ TESTS = Path(__file__).parents[1]
 
 def _fixtures(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any(
-            "pytest.fixture" in ast.unparse(each) for each in node.decorator_list
-        ):
+        if isinstance(node, ast.FunctionDef) and any(map(_is_fixture, node.decorator_list)):
             yield node
+
+
+def _is_fixture(decorator: ast.expr) -> bool:
+    """``pytest.fixture``, called or not."""
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(name, ast.Attribute) and name.attr == "fixture"
 
 
 def _plugins(tree: ast.Module) -> tuple[str, ...]:

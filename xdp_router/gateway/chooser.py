@@ -191,9 +191,11 @@ class Chooser:
             other = int(draws[1] * (size - 1))
             other += other >= one
             known = sight.known((candidates.indices[one], candidates.indices[other]), blocks)
-            usable_two = [each for each in known if each.available]
-            if usable_two:
-                return False, min(usable_two, key=_cost).index, known
+            better, second = known
+            if not better.available or (second.available and _cost(second) < _cost(better)):
+                better = second
+            if better.available:
+                return False, better.index, known
         if self._arm:  # what is left of the draw, from 0 on again
             turn = (turn * 100 - self._arm) / (100 - self._arm)
         known, alone = _looked(candidates, sight, blocks, turn)
@@ -338,7 +340,8 @@ def _in_turn(
 
 def _cost(each: Known) -> tuple[float, float]:
     """What a request there has to expect: its latency for each one that is before it."""
-    return (each.load + 1) * (_latency(each) or 1), each.load
+    load = each.load
+    return (load + 1) * (each.ttft_ns or each.rtt_ns or 1), load
 
 
 def _load(each: Known) -> Load:
