@@ -52,7 +52,7 @@ def raw_of(*lines: bytes, first: bytes = b"POST /a HTTP/1.1") -> bytes:
 
 def outcome(read: object, raw: bytes) -> object:
     try:
-        return read(raw)  # type: ignore[operator]
+        return read(raw)  # type: ignore[operator] # of either kind
     except MessageError as error:
         return error.status, error.reason
 
@@ -72,6 +72,7 @@ def outcome(read: object, raw: bytes) -> object:
 def test_as_if_it_were_read_anew(
     heads: list[tuple[bytes, list[bytes]]], of_any_length: bool
 ) -> None:
+    """Whatever came before, a request means what it means alone."""
     known = new(of_any_length=of_any_length)
     for first, lines in heads:
         raw = raw_of(*lines, first=first)
@@ -84,6 +85,7 @@ def test_as_if_it_were_read_anew(
 
 
 def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same head again, or with another length, costs a look-up."""
     read: list[bytes] = []
 
     def count(raw: bytes, limits: HeadLimits) -> RequestHead:
@@ -103,6 +105,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_length_that_decides_is_looked_at() -> None:
+    """Where a route looks at Content-Length, its number is no detail."""
     known = KnownHeads(
         LIMITS,
         partial(read_traits, wanted=frozenset((b"content-length",)), proto=b"http"),
@@ -115,6 +118,7 @@ def test_a_length_that_decides_is_looked_at() -> None:
 
 
 def test_what_is_refused_or_long_is_not_kept() -> None:
+    """Neither takes memory."""
     known = new()
     for raw in (raw_of(), raw_of(b"Host: a", b"X-A: " + b"a" * BYTES_MOST)):
         outcome(known.request, raw)
@@ -122,6 +126,7 @@ def test_what_is_refused_or_long_is_not_kept() -> None:
 
 
 def test_few_are_kept_and_those_that_come_again_stay() -> None:
+    """Floods of others push out only who does not come again."""
     known = new()
     mine = raw_of(b"Host: mine")
     head = known.request(mine)

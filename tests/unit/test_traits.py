@@ -23,6 +23,7 @@ def traits_of(text: str) -> HeadTraits:
 
 
 def test_what_is_shown_and_what_decides() -> None:
+    """In the form in which routes and logs have it."""
     found = traits_of(
         "PUT /a?b=1 HTTP/1.1\nHost: API.Example.com:80\nx-canary: 1\nX-Canary: 2\nX-Other: 3\n"
     )
@@ -43,6 +44,7 @@ def test_what_is_shown_and_what_decides() -> None:
     ],
 )
 def test_only_what_is_safe_and_whole_may_race(text: str, may_race: bool) -> None:
+    """Nothing that does something is done twice."""
     assert traits_of(text).may_race is may_race
 
 
