@@ -297,6 +297,8 @@ class Client(asyncio.Protocol):
             exchange = self.exchange = Exchange(self, front, head, record)
             rest = bytes(self._buffer)
             self._buffer.clear()
+            if self._paused:
+                self.resume()  # there was more than is kept: the rest of a body may not be there
             exchange.begin()
         except MessageError as error:
             self._refuse(error)

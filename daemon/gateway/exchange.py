@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from xdp_router.core.listeners import ListenerKind
 from xdp_router.gateway.first_token import Verdict, whole_answer
-from xdp_router.gateway.http_forward import response_to_client
 from xdp_router.gateway.http_head import RequestHead, ResponseHead
 from xdp_router.gateway.prompt import Prompt, read_prompt
 from xdp_router.gateway.race_commands import (
@@ -33,7 +32,7 @@ from .answer import Answer
 from .decision import Decision, decide, may_have_rival
 from .delivery import Delivery
 from .leg import Leg
-from .outcome import failure, goes_on, headers_beside, why
+from .outcome import failure, goes_on, headers_beside, interim, why
 from .record import LegRecord, Record
 from .request_body import RequestBody
 from .tunnel import HALF_CLOSED, HALF_LATE, Tunnel
@@ -322,7 +321,7 @@ class Exchange:
         if head.status < 200 and head.status != 101:
             if head.status != 100 and self.head.version == 11 and len(self._legs) == 1:
                 race.freeze()
-                self.client.write(response_to_client(head, close=False))
+                self.client.write(interim(head))
             return
         now_ns = self._clock()
         told = self.record.legs[leg.number]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from xdp_router.gateway.http_forward import response_to_client
 from xdp_router.gateway.http_head import Framing, RequestHead, ResponseHead
 from xdp_router.gateway.race_commands import Reason, Win
 from xdp_router.gateway.request_id import FIELD, ID_MOST, other_ids
@@ -35,6 +36,11 @@ def headers_beside(
     if win.retry_after_ns is not None and head.get(b"retry-after") is None:
         extra.append((b"Retry-After", b"%d" % max(1, -(-win.retry_after_ns // 1_000_000_000))))
     return extra, drop
+
+
+def interim(head: ResponseHead) -> bytes:
+    """A 1xx as it goes to the client; the answer behind it has the request's name."""
+    return response_to_client(head, close=False, drop=(FIELD,))
 
 
 def goes_on(request: RequestHead, answer: ResponseHead) -> bool:

@@ -9,7 +9,7 @@ the size of the pieces.
 from __future__ import annotations
 
 from tests.support.http_talk import requests, responses, singly
-from xdp_router.gateway.http_forward import request_to_backend, response_to_client
+from xdp_router.gateway.http_forward import request_frame, response_to_client
 from xdp_router.gateway.http_head import (
     Framing,
     HeadLimits,
@@ -69,7 +69,7 @@ def check(data: bytes) -> None:
 
 def check_request(head: RequestHead) -> None:
     """Check that a backend reads the request as it was read here."""
-    sent = request_to_backend(head, host=None, forwarded_for=b"192.0.2.1", proto=b"http")
+    sent = request_frame(head, host=None, proto=b"http").filled(b"192.0.2.1")
     again = read_request(sent, WIDE)
     assert again.target[:1] == b"/" or again.target == b"*"
     assert (again.method, again.path, again.version) == (head.method, head.path, head.version)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.support.fresh_netns import in_fresh_netns
-from tests.support.gateway_client import Answer, RawClient, request
+from tests.support.gateway_client import Answer, RawClient, chat, request
 from tests.support.gateway_place import ENGINE_PORT, Place, gateway
 from tests.support.netns import wait_for
 from tests.support.scripted_backend import Step, await_request, scripted
@@ -183,6 +183,19 @@ def test_a_tunnel_whose_client_was_early_goes_on() -> None:
             writer.start()
             wait_for(lambda: len(got) == size, 10, "all of it has come")
             writer.join()
+
+
+@in_fresh_netns
+def test_a_prompt_behind_another_request_comes_whole() -> None:
+    """What is there of it when its turn comes, more than is kept, does not keep the rest away."""
+    first = chat("ttft-ms=200", stream=False)
+    second = chat(stream=False, prompt="y" * 400_000)
+    with gateway('type = "llm"', {"one": "ttft-ms=1"}) as place, place.connect() as client:
+        client.send(first + second[:100_000])
+        writer = threading.Thread(target=_say, args=(client, second[100_000:]))
+        writer.start()
+        assert [client.answer().status for _ in range(2)] == [200, 200]
+        writer.join()
 
 
 def _say(client: RawClient, data: bytes) -> None:

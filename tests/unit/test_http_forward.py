@@ -12,7 +12,7 @@ from xdp_router.gateway.http_forward import (
     error_response,
     http2_refusal,
     origin_form,
-    request_to_backend,
+    request_frame,
     response_to_client,
 )
 from xdp_router.gateway.http_head import HeadLimits, RequestHead, read_request, read_response
@@ -33,15 +33,8 @@ def to_backend(
     drop: Sequence[bytes] = (),
 ) -> bytes:
     """Return a request as it is sent on."""
-    return request_to_backend(
-        request(raw),
-        host=host,
-        forwarded_for=b"192.0.2.1",
-        proto=b"https",
-        extra=extra,
-        keep_alive=keep_alive,
-        drop=drop,
-    )
+    frame = request_frame(request(raw), host=host, proto=b"https", keep_alive=keep_alive, drop=drop)
+    return frame.filled(b"192.0.2.1", extra)
 
 
 def to_client(raw: bytes, method: bytes = b"GET", close: bool = False, version: int = 11) -> bytes:
@@ -187,9 +180,9 @@ def test_nothing_is_added_that_would_split_a_head(wrong: bytes) -> None:
         to_backend(raw, host=wrong)
     head = request(raw)
     with pytest.raises(ValueError, match="line end"):
-        request_to_backend(head, host=None, forwarded_for=wrong, proto=b"http")
+        request_frame(head, host=None, proto=b"http").filled(wrong)
     with pytest.raises(ValueError, match="line end"):
-        request_to_backend(head, host=None, forwarded_for=b"192.0.2.1", proto=wrong)
+        request_frame(head, host=None, proto=wrong)
     answer = read_response(b"HTTP/1.1 200 OK\r\n\r\n", b"GET", HeadLimits())
     with pytest.raises(ValueError, match="line end"):
         response_to_client(answer, close=False, extra=[(b"X", wrong)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.http_oracles import Seen, by_h11, by_httptools, by_us
 from tests.unit.test_http_head_smuggling import ANSWERS, ROWS
-from xdp_router.gateway.http_forward import request_to_backend
+from xdp_router.gateway.http_forward import request_frame
 from xdp_router.gateway.http_head import HeadLimits, HeadReader
 
 # Rows of the tables (the beginnings of their names) and why they are refused.
@@ -207,7 +207,7 @@ def test_what_is_sent_on_is_the_same_request_to_a_backend(stream: bytes) -> None
         return
     head = HeadReader(HeadLimits()).request(buffer)
     assert head is not None
-    sent = request_to_backend(head, host=None, forwarded_for=b"192.0.2.1", proto=b"http")
+    sent = request_frame(head, host=None, proto=b"http").filled(b"192.0.2.1")
     body = stream[len(stream) - len(buffer) : ours.end]
     others = [by_h11(sent + body)]
     if head.method in KNOWN_METHODS:

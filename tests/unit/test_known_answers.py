@@ -52,7 +52,7 @@ def raw_of(*lines: bytes, first: bytes = FIRST[0]) -> bytes:
 def test_as_if_it_were_read_anew(
     answers: list[tuple[bytes, list[bytes], bytes, bool]], close: bool, version: int
 ) -> None:
-    """Whatever came before, to whatever method, and as it goes to any client."""
+    """Whatever came before, an answer means what it means alone."""
     known = KnownAnswers(LIMITS)
     for first, lines, method, upgrade in answers * 2:
         raw = raw_of(*lines, first=first)
@@ -76,7 +76,7 @@ def test_as_if_it_were_read_anew(
 
 
 def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for HEAD, where the same head means another thing."""
+    """The same head again costs a look-up."""
     read: list[bytes] = []
 
     def count(raw: bytes, method: bytes, limits: HeadLimits, *, upgrade: bool) -> ResponseHead:
@@ -92,7 +92,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_are_kept_and_no_long_ones() -> None:
-    """Dates make them new ones each second."""
+    """Memory is bounded, whatever backends say."""
     known = KnownAnswers(LIMITS)
     known.response(raw_of(b"A: " + b"a" * BYTES_MOST), b"GET", upgrade=False)
     assert len(known) == 0

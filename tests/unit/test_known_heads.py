@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from xdp_router.gateway import known_heads
 from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_head import HeadLimits, RequestHead, read_request
-from xdp_router.gateway.known_heads import BYTES_MOST, MOST, KnownHeads
+from xdp_router.gateway.known_heads import BYTES_IN_ALL, BYTES_MOST, MOST, KnownHeads
 from xdp_router.gateway.traits import read_traits
 
 LIMITS = HeadLimits()
@@ -51,9 +50,9 @@ def raw_of(*lines: bytes, first: bytes = b"POST /a HTTP/1.1") -> bytes:
     return b"\r\n".join((first, *lines, b"", b""))
 
 
-def outcome(read: Callable[[bytes], RequestHead], raw: bytes) -> object:
+def outcome(read: object, raw: bytes) -> object:
     try:
-        return read(raw)
+        return read(raw)  # type: ignore[operator] # of either kind
     except MessageError as error:
         return error.status, error.reason
 
@@ -73,7 +72,7 @@ def outcome(read: Callable[[bytes], RequestHead], raw: bytes) -> object:
 def test_as_if_it_were_read_anew(
     heads: list[tuple[bytes, list[bytes]]], of_any_length: bool
 ) -> None:
-    """Refusals as well; whatever came before."""
+    """Whatever came before, a request means what it means alone."""
     known = new(of_any_length=of_any_length)
     for first, lines in heads:
         raw = raw_of(*lines, first=first)
@@ -86,7 +85,7 @@ def test_as_if_it_were_read_anew(
 
 
 def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for all lengths but 0, which is no body."""
+    """The same head again, or with another length, costs a look-up."""
     read: list[bytes] = []
 
     def count(raw: bytes, limits: HeadLimits) -> RequestHead:
@@ -106,7 +105,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_length_that_decides_is_looked_at() -> None:
-    """Where a route asks for it, each is a head of its own."""
+    """Where a route looks at Content-Length, its number is no detail."""
     known = KnownHeads(
         LIMITS,
         partial(read_traits, wanted=frozenset((b"content-length",)), proto=b"http"),
@@ -119,7 +118,7 @@ def test_a_length_that_decides_is_looked_at() -> None:
 
 
 def test_what_is_refused_or_long_is_not_kept() -> None:
-    """Nobody fills memory with them."""
+    """Neither takes memory."""
     known = new()
     for raw in (raw_of(), raw_of(b"Host: a", b"X-A: " + b"a" * BYTES_MOST)):
         outcome(known.request, raw)
@@ -127,7 +126,7 @@ def test_what_is_refused_or_long_is_not_kept() -> None:
 
 
 def test_few_are_kept_and_those_that_come_again_stay() -> None:
-    """A flood of new heads takes the place of those that nobody uses."""
+    """Floods of others push out only who does not come again."""
     known = new()
     mine = raw_of(b"Host: mine")
     head = known.request(mine)
@@ -140,3 +139,11 @@ def test_few_are_kept_and_those_that_come_again_stay() -> None:
     for number in range(2 * MOST):
         known.request(raw_of(b"Host: b%d" % number))
     assert known.request(mine) is not head
+
+
+def test_long_heads_are_fewer() -> None:
+    """Their bytes are bounded as well, so memory is filled by nobody."""
+    known, pad = new(), b"X-A: " + b"a" * (BYTES_MOST - 100)
+    for number in range(2 * MOST):
+        known.request(raw_of(b"Host: a%d" % number, pad))
+    assert 100 < len(known) <= 2 * (BYTES_IN_ALL // len(pad) + 1)

@@ -9,7 +9,7 @@ import pytest
 
 from xdp_router.core.listeners import SocketAddress
 from xdp_router.daemon.gateway.leg import Leg, LegUser
-from xdp_router.daemon.gateway.outcome import failure, goes_on, headers_beside, why
+from xdp_router.daemon.gateway.outcome import failure, goes_on, headers_beside, interim, why
 from xdp_router.daemon.gateway.record import LegRecord, Record
 from xdp_router.gateway.http_head import HeadLimits, read_request, read_response
 from xdp_router.gateway.race_commands import RaceSettings, Reason, Win
@@ -65,6 +65,13 @@ def test_what_an_answer_is_given() -> None:
     other = read_response(same.replace(b"r-1", b"x" * 500), b"GET", HeadLimits())
     assert headers_beside(other, record, Win(0)) == ([named], (b"x-request-id",))
     assert record.backend_id == "x" * 128
+
+
+def test_an_interim_answer_names_nothing() -> None:
+    """Or a request would have two names: the backend's there, its own in the answer."""
+    said = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nX-Request-ID: theirs\r\n\r\n"
+    head = read_response(said, b"GET", HeadLimits())
+    assert interim(head) == b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 
 def test_why_somebody_won() -> None:

@@ -19,7 +19,7 @@ from xdp_router.gateway.ttft_race import RaceInput, RaceState
     "made", [FlowState, FlowInput, LegState, LegInput, RaceState, RaceInput, Reason]
 )
 def test_a_member_is_there_once(made: type[PlainEnum]) -> None:
-    """So what it is will do for its hash."""
+    """A copy is the member itself."""
     table = {each: each.name for each in made}
     for each in made:
         assert table[made(each.value)] == table[pickle.loads(pickle.dumps(each))] == each.name
@@ -27,6 +27,6 @@ def test_a_member_is_there_once(made: type[PlainEnum]) -> None:
 
 
 def test_no_python_runs_for_a_look_up() -> None:
-    """The hash is that of object, in C."""
+    """A member is hashed by the interpreter."""
     assert "__hash__" in PlainEnum.__dict__
     assert PlainEnum.__dict__["__hash__"] is object.__dict__["__hash__"]

@@ -71,25 +71,6 @@ class RequestFrame:
         return b"%b%b%b%b" % (self.before, forwarded_for, self.after, b"\r\n".join(added))
 
 
-def request_to_backend(
-    head: RequestHead,
-    *,
-    host: bytes | None,
-    forwarded_for: bytes,
-    proto: bytes,
-    extra: Sequence[tuple[bytes, bytes]] = (),
-    keep_alive: bool = True,
-    drop: Collection[bytes] = (),
-) -> bytes:
-    """Return the head to send to a backend for a client's request.
-
-    ``forwarded_for`` is the client's address, added to what X-Forwarded-For says already. Fields
-    in ``extra`` are added. The others: see ``request_frame``.
-    """
-    frame = request_frame(head, host=host, proto=proto, keep_alive=keep_alive, drop=drop)
-    return frame.filled(forwarded_for, extra)
-
-
 def request_frame(
     head: RequestHead,
     *,

@@ -17,7 +17,10 @@ from xdp_router.gateway.traits import LENGTH_LINE, HeadTraits
 MOST = 512
 """Heads that are kept, at least until half as many others came; twice as many at most."""
 BYTES_MOST = 4096
-"""A longer head is read each time: nobody's memory is filled with them."""
+"""A longer head is read each time."""
+BYTES_IN_ALL = 512 << 10
+"""The same as ``MOST`` for the bytes of all: with what is made of them they take six times as many
+at most, so nobody fills a worker's memory with heads of many lines."""
 _FIELD = b"content-length"
 _ANY = b"1"
 """The length of a head that stands for all lengths but 0, which is another thing: no body."""
@@ -29,7 +32,7 @@ class KnownHeads:
     ``of_any_length``: no trait depends on the Content-Length.
     """
 
-    __slots__ = ("_limits", "_traits", "_of_any_length", "_young", "_old")
+    __slots__ = ("_limits", "_traits", "_of_any_length", "_young", "_old", "_bytes")
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class KnownHeads:
         self._of_any_length = of_any_length
         self._young: dict[bytes, RequestHead] = {}
         self._old: dict[bytes, RequestHead] = {}
+        self._bytes = 0
+        """Of the young ones."""
 
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
@@ -103,7 +108,9 @@ class KnownHeads:
     def _keep(self, raw: bytes, head: RequestHead) -> None:
         if len(raw) > BYTES_MOST:
             return
-        if len(self._young) >= MOST:
+        if len(self._young) >= MOST or self._bytes >= BYTES_IN_ALL:
             self._old = self._young
             self._young = {}
+            self._bytes = 0
         self._young[raw] = head
+        self._bytes += len(raw)
