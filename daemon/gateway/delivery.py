@@ -75,16 +75,22 @@ class Delivery:
         """
         self.keeps_client = not close and self._unchunk is None
         answer.kept.append(first)
-        kept = self._taken(b"".join(answer.kept))
+        kept = b"".join(answer.kept)
+        if self._unchunk is not None:
+            kept = self._unchunked(kept)
         answer.kept.clear()
         head = response_to_client(
             answer.head, close=close, extra=extra, client_version=version, drop=drop
         )
         self._write(head + kept)
+        self._note(kept)
 
     def more(self, data: bytes) -> None:
         """More of it. Raises MessageError if its chunks are not as they have to be."""
-        self._write(self._taken(data))
+        if self._unchunk is not None:
+            data = self._unchunked(data)
+        self._write(data)
+        self._note(data)
 
     def break_off(self) -> None:
         """Tell a client that reads events, if it stands between two of them.
@@ -103,12 +109,14 @@ class Delivery:
             if is_end or not content:
                 self._write(b"%x\r\n%b\r\n" % (len(_LOST), _LOST))
 
-    def _taken(self, data: bytes) -> bytes:
-        if self._unchunk is not None:
-            self._unchunk.feed(data)
-            data = b"".join(self._unchunk.payload)
+    def _unchunked(self, data: bytes) -> bytes:
+        assert self._unchunk is not None
+        self._unchunk.feed(data)
+        return b"".join(self._unchunk.payload)
+
+    def _note(self, data: bytes) -> None:
+        """It has gone on: nothing waits for this."""
         self.sent += len(data)
         if self.is_stream and data:
             self.tokens += data.count(b"data: {")
             self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
-        return data

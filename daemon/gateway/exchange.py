@@ -84,7 +84,7 @@ class Exchange:
     def begin(self) -> None:
         """Go on as far as the head alone allows. Raises MessageError."""
         most, whole = self._front.listener.max_body, self._is_inference
-        self._body = RequestBody(self.head, most, keep_all=whole)
+        self._body = RequestBody.of(self.head, most, keep_all=whole)
         if not self._is_inference or self._body.is_whole:  # there is none
             self._decide(read_prompt(self.head.path, b"") if self._is_inference else None)
         if self.head.expects_continue and not self._finished:

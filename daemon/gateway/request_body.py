@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from xdp_router.gateway.errors import MessageError
 from xdp_router.gateway.http_body import BodyReader
-from xdp_router.gateway.http_head import Framing, RequestHead
+from xdp_router.gateway.http_head import Framing, HeadLimits, RequestHead, read_request
 
 REPLAY_MOST = 64 << 10
 """Bytes that are kept of a body that nobody has to read whole."""
@@ -31,6 +31,14 @@ class RequestBody:
         coding = head.get(b"content-encoding") if keep_all else None
         if coding is not None and coding.lower() != b"identity":
             raise MessageError(415, "a prompt with a Content-Encoding: it has to be read here")
+
+    @staticmethod
+    def of(head: RequestHead, most: int, *, keep_all: bool) -> RequestBody:
+        """A request's, with the arguments of the class; that of most requests is none, and always
+        the same one."""
+        if head.framing is Framing.NONE and not keep_all:
+            return _NONE
+        return RequestBody(head, most, keep_all=keep_all)
 
     @property
     def is_whole(self) -> bool:
@@ -69,3 +77,7 @@ class RequestBody:
 
     def _too_long(self) -> MessageError:
         return MessageError(413, f"a body of more than {self._most} bytes (max_body)")
+
+
+_NONE = RequestBody(read_request(b"GET / HTTP/1.0\r\n\r\n", HeadLimits()), 0, keep_all=False)
+"""Nothing is ever fed to one that is whole."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xdp_router.gateway import known_heads
 from xdp_router.gateway.errors import MessageError
-from xdp_router.gateway.http_head import HeadLimits, RequestHead, read_request
+from xdp_router.gateway.http_head import HeadLimits, HeadReader, RequestHead, read_request
 from xdp_router.gateway.known_heads import BYTES_IN_ALL, BYTES_MOST, MOST, KnownHeads
 from xdp_router.gateway.traits import read_traits
 
@@ -147,3 +147,20 @@ def test_long_heads_are_fewer() -> None:
     for number in range(2 * MOST):
         known.request(raw_of(b"Host: a%d" % number, pad))
     assert 100 < len(known) <= 2 * (BYTES_IN_ALL // len(pad) + 1)
+
+
+@pytest.mark.parametrize("cut", [1, 20, -1])
+def test_a_reader_takes_known_heads_off_its_buffer(cut: int) -> None:
+    """In one piece or in two, with what follows left, and an empty line before them."""
+    reader = HeadReader(LIMITS, new())
+    raw = raw_of(b"Host: a", first=b"GET /a HTTP/1.1")
+    read = []
+    for _ in range(3):
+        buffer = bytearray(b"\r\n" + raw + raw[:cut])
+        read.append(reader.request(buffer))
+        assert buffer == raw[:cut]
+        assert reader.request(buffer) is None
+        buffer += raw[cut:] + b"next"
+        read.append(reader.request(buffer))
+        assert buffer == b"next"
+    assert read == [read_request(raw, LIMITS)] * 6

@@ -84,3 +84,13 @@ def test_one_that_is_read_whole_is_never_much() -> None:
     body = RequestBody(head("Content-Length: 999999\r\n"), 0, keep_all=True)
     body.feed(b"x" * (REPLAY_MOST + 9), 0)
     assert not body.is_much
+
+
+def test_of_no_body_there_is_one() -> None:
+    """It is whole, and nothing is ever put into it; a body has one of its own."""
+    none = head()
+    found = RequestBody.of(none, 10, keep_all=False)
+    assert found is RequestBody.of(none, 20, keep_all=False)
+    assert (found.is_whole, found.is_much, bytes(found.kept), found.size) == (True, False, b"", 0)
+    some = head("Content-Length: 3\r\n")
+    assert RequestBody.of(some, 10, keep_all=False) is not RequestBody.of(some, 10, keep_all=False)

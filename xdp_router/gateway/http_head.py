@@ -34,6 +34,7 @@ LENGTH_DIGITS = 18
 
 # "METHOD target HTTP/1.1" without its target.
 _LINE_AROUND_TARGET = METHOD_BYTES + len(b"  HTTP/1.1")
+_END = b"\r\n\r\n"
 _BARE = re.compile(rb"\r[^\n]|[^\r]\n")
 _VERSIONS = {b"HTTP/1.1": 11, b"HTTP/1.0": 10}
 _SOME_VERSION = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
@@ -183,6 +184,13 @@ class HeadReader:
         if not buffer:
             return None
         if self._searched == 0:
+            if self._requests is not None:
+                end = buffer.find(_END, 0, self._limits.head_bytes) + len(_END)
+                known = self._requests.known(bytes(buffer[:end]))
+                if known is not None:
+                    del buffer[:end]
+                    self._skipped = False
+                    return known
             if buffer[0] == 0x0D and not self._skipped:
                 if len(buffer) == 1:
                     return None
@@ -218,6 +226,12 @@ class HeadReader:
         """
         if not buffer:
             return None
+        if self._answers is not None and self._searched == 0:
+            end = buffer.find(_END, 0, self._limits.head_bytes) + len(_END)
+            known = self._answers.known(bytes(buffer[:end]), method, upgrade=upgrade)
+            if known is not None:
+                del buffer[:end]
+                return known
         if self._searched < 7 and buffer[:7] != b"HTTP/1."[: len(buffer)]:
             raise MessageError(502, "the backend's answer is not HTTP/1")
         raw = self._take(buffer, None, 502)
@@ -235,7 +249,7 @@ class HeadReader:
         """
         limit = self._limits.head_bytes
         start = self._searched
-        end = buffer.find(b"\r\n\r\n", max(0, start - 3), limit)
+        end = buffer.find(_END, max(0, start - 3), limit)
         if end >= 0 and start == 0:
             # The usual case, at a tenth of the price of the search below.
             raw = bytes(buffer[: end + 4])

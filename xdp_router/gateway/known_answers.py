@@ -53,6 +53,11 @@ class KnownAnswers:
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
+    def known(self, raw: bytes, method: bytes, *, upgrade: bool) -> ResponseHead | None:
+        """Return what ``response`` does for bytes that it was asked for lately; None for others,
+        whatever they are."""
+        return None if upgrade or method == b"HEAD" else self._young.get(raw)
+
     def response(self, raw: bytes, method: bytes, *, upgrade: bool) -> ResponseHead:
         """Return the answer to ``method`` whose whole head is ``raw``, with traits.
 

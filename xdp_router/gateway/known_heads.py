@@ -52,6 +52,11 @@ class KnownHeads:
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
+    def known(self, raw: bytes) -> RequestHead | None:
+        """Return what ``request`` does for bytes that it was asked for lately, byte for byte; None
+        for others, whatever they are."""
+        return self._young.get(raw)
+
     def request(self, raw: bytes) -> RequestHead:
         """Return the request whose whole head is ``raw``, with traits. Raises MessageError.
 
