@@ -348,19 +348,9 @@ def read_request(raw: bytes, limits: HeadLimits) -> RequestHead:
             raise MessageError(417, "an expectation other than 100-continue")
         expects = framing is Framing.CHUNKED or length > 0
     return RequestHead(
-        method,
-        target,
-        path,
-        host,
-        version,
-        headers,
-        raw,
-        framing,
-        length,
-        keep_alive,
-        upgrade,
+        method, target, path, host, version, headers, raw, framing, length, keep_alive, upgrade,
         expects,
-    )
+    )  # fmt: skip
 
 
 def read_response(
