@@ -13,6 +13,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import SMALL, IdleLoader, real_loader, trivial_program
+from tests.support.descriptors import open_descriptors
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters import xdp_link
@@ -202,10 +203,10 @@ def test_what_is_not_ours_is_refused_by_path(
     """Nothing is misread: the message names the pin, and detach as the mend."""
     found = leave_behind(bpffs, "eth0")
     spoil(found.path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with pytest.raises(PinError, match=f"{words}.*xdp-routerd detach eth0"):
         open_former(found)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_who_may_take_over(bpffs: Path) -> None:

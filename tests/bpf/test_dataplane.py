@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bpf_programs import LOADERS, SMALL, IdleLoader, real_loader, trivial_program
+from tests.support.descriptors import open_descriptors
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
@@ -71,7 +72,7 @@ class _Broken:
 
 
 def _open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(open_descriptors())
 
 
 @pytest.mark.parametrize(

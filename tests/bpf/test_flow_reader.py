@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.support.bpf_programs import SMALL, IdleLoader
 from tests.support.cast import BACKENDS, first, key, service
+from tests.support.descriptors import open_descriptors
 from tests.support.small_router import flow_entries, put_flow
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.bpf_maps import Maps
@@ -229,13 +230,13 @@ def test_nothing_stays_open(plane: DataPlane, bpffs: Path) -> None:
     """Whoever runs a command within a process of his own, or fails to, keeps no descriptor."""
     other = instance_dir(bpffs, ["eth1"])
     DataPlane.create(IdleLoader(), SMALL, other).close()
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     done = CliRunner().invoke(main, ["--pins", str(bpffs), "counters", "--json"])
-    assert (done.exit_code, sorted(os.listdir("/proc/self/fd"))) == (0, before), done.output
+    assert (done.exit_code, open_descriptors()) == (0, before), done.output
     (other / "services").unlink()
     with pytest.raises(PinError, match="services"):
         open_instance(bpffs)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_nothing_is_pinned(bpffs: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from tests.support.privileges import require_root
 from xdp_router.adapters import bpf_syscall as bpf
 from xdp_router.adapters.flow_tables import FlowTable, FlowTables, PendingFlows
@@ -83,7 +84,7 @@ def test_without_one_of_before(fds: tuple[int, int]) -> None:
 def test_a_reader_keeps_what_it_reads(fds: tuple[int, int]) -> None:
     """The table of before may be given up meanwhile; its memory goes with the last reader."""
     gc.collect()
-    first = len(os.listdir("/proc/self/fd"))
+    first = len(open_descriptors())
     table = FlowTable(*fds)
     for key in (A, B):
         bpf.BpfMap(fds[1]).write(key, OLD)
@@ -94,7 +95,7 @@ def test_a_reader_keeps_what_it_reads(fds: tuple[int, int]) -> None:
     assert sum(batch.count for batch in batches) >= 1
     del batches
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == first
+    assert len(open_descriptors()) == first
 
 
 def test_where_a_pending_flow_is() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from tests.support.privileges import require_root
 from xdp_router import ebpf
 from xdp_router.adapters.bpf_ctypes import UnsupportedHost
@@ -93,13 +94,13 @@ def test_compiling_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str
     before = (os.getcwd(), dict(os.environ))
     loader = BccLoader({"main.c": source}, "main.c", ebpf.BCC_INCLUDE)
     loader.open().close()  # libraries keep an fd or two of their own from the first time
-    fds = len(os.listdir("/proc/self/fd"))
+    fds = len(open_descriptors())
     program = loader.open()
     assert set(program.maps) == {"counters"}
     assert program.maps["counters"].value_size == 8
     program.close()
     assert (os.getcwd(), dict(os.environ)) == before
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(open_descriptors()) == fds
     assert capfd.readouterr() == ("", "")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bpf_programs import compile_object
+from tests.support.descriptors import open_descriptors
 from tests.support.privileges import require_root
 from xdp_router.adapters.bpf_ctypes import BpfError, UnsupportedHost, VerifierError
 from xdp_router.adapters.bpf_syscall import BpfMap, MapType, map_create, prog_info
@@ -84,11 +85,11 @@ def test_a_refused_program_is_named_with_the_verifiers_reason(tmp_path: Path) ->
     require_root()
     counters = _array(1)
     program = ObjectLoader(compile_object(_HEAD + _BAD, tmp_path)).open()
-    fds = len(os.listdir("/proc/self/fd"))
+    fds = len(open_descriptors())
     with pytest.raises(VerifierError, match=r"careless.*map_value_or_null") as caught:
         program.load({"counters": counters})
     program.close()
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(open_descriptors()) == fds
     assert caught.value.log.count("\n") > 3
     assert len(str(caught.value)) < 1000
     os.close(counters)

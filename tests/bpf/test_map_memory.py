@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.bpf_programs import SMALL, IdleLoader
+from tests.support.descriptors import open_descriptors
 from xdp_router.adapters import map_memory
 from xdp_router.adapters.dataplane import DataPlane
 from xdp_router.adapters.map_memory import TooLarge
@@ -56,8 +56,8 @@ def test_what_is_available(tmp_path: Path) -> None:
 
 def test_too_large_for_the_kernel() -> None:
     """Said with what it takes, what there is, and what to do; nothing stays open."""
-    fds = len(os.listdir("/proc/self/fd"))
+    fds = len(open_descriptors())
     words = r"create map flow_table .*: max_flows = 200000000 and pending_flows = 1024 take .* GB "
     with pytest.raises(TooLarge, match=words + r".*are available: lower them"):
         DataPlane.create(IdleLoader(), replace(SMALL, max_flows=200_000_000), None)
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(open_descriptors()) == fds

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from collections.abc import Collection
 from dataclasses import replace
 from typing import cast
@@ -14,6 +13,7 @@ from typing import cast
 from structlog.testing import capture_logs
 
 from tests.support.cast import BACKENDS
+from tests.support.descriptors import open_descriptors
 from tests.support.fresh_netns import in_fresh_netns
 from tests.support.small_router import WiredRouter, wired_router
 from xdp_router.adapters.netlink import LinkEvent
@@ -156,9 +156,9 @@ def test_an_interface_that_is_gone_is_let_go() -> None:
         network, heard = network_of(wired)
         network.path_changed(ADDR, wired.path(), "")
         assert probe_goes_out(wired)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         network.interface_gone(wired.backend.ifindex, "be")
-        assert len(os.listdir("/proc/self/fd")) == before - 1
+        assert len(open_descriptors()) == before - 1
         assert heard.states[-1] == (False, wired.backend.ifindex)
         assert network.paths[1] == (None, "interface be is gone")
         assert dict(wired.router.maps.interfaces.items()).keys() == {wired.client.ifindex}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from xdp_router.adapters.side_by_side import load_side_by_side
 
 
@@ -33,7 +34,7 @@ def test_all_are_loaded_and_the_first_begins(tmp_path: Path) -> None:
 
 def test_what_was_loaded_is_closed_when_one_is_refused() -> None:
     """The first error in the order of the names is raised, and no fd is left."""
-    fds = len(os.listdir("/proc/self/fd"))
+    fds = len(open_descriptors())
 
     def load(name: str) -> int:
         if name.startswith("bad"):
@@ -42,7 +43,7 @@ def test_what_was_loaded_is_closed_when_one_is_refused() -> None:
 
     with pytest.raises(ValueError, match="bad1"):
         load_side_by_side(["good1", "bad1", "good2", "bad2", "good3"], load)
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(open_descriptors()) == fds
 
 
 def test_threads_take_no_signal_that_the_caller_holds() -> None:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import errno
 import json
-import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from xdp_router.daemon.gateway import sharing as sharing_module
 from xdp_router.daemon.gateway.sharing import SharingError, SocketSharing, seen, sharing_path
 
@@ -102,9 +102,9 @@ def test_more_than_one_message_has_room_for(tmp_path: Path) -> None:
                 found = await following(shown)
                 assert found == dict.fromkeys(offered, one["x"].getsockname()[1])
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     asyncio.run(run())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_what_is_not_understood(tmp_path: Path, message: bytes) -> None:
                 with pytest.raises(SharingError, match="not understood"):
                     await asked
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     asyncio.run(run())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_what_is_no_socket(tmp_path: Path) -> None:

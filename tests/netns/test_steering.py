@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 from tests.support.bpf_programs import real_loader
+from tests.support.descriptors import open_descriptors
 from tests.support.fresh_netns import in_fresh_netns, make_wire
 from tests.support.small_router import SETTINGS, SmallRouter, small_router
 from xdp_router.adapters import bpf_syscall as bpf
@@ -229,6 +229,6 @@ def test_what_others_remove_comes_back(tmp_path: Path) -> None:
     with steered(tmp_path / "gw") as (router, steering):
         asyncio.run(run(router, steering))
         steering.close()
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         steering.close()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(open_descriptors()) == before

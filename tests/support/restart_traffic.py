@@ -10,6 +10,7 @@ Streams compare each byte that comes back. A connection asks who answers, within
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import random
@@ -97,8 +98,15 @@ class _Traffic:
 
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         anywhere = "::" if ":" in self._address[0] else "0.0.0.0"
-        local = anywhere, next(self._ports)
-        return await asyncio.open_connection(*self._address, local_addr=local)
+        for port in itertools.islice(self._ports, len(PORTS)):
+            local = anywhere, port
+            try:
+                return await asyncio.open_connection(*self._address, local_addr=local)
+            except OSError as error:
+                # Of a run before this one, maybe, whose connections are not forgotten yet.
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise OSError(errno.EADDRINUSE, f"all ports from {PORTS[0]} on are in use")
 
     async def _ask(self) -> None:
         reader, writer = await self._connection()

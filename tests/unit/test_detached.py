@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from xdp_router.daemon.former import VARIABLE
 from xdp_router.daemon.gateway import detached
 from xdp_router.daemon.gateway.detached import Detached, NotStarted
@@ -47,9 +48,9 @@ def words_of(argv: Sequence[str], environment: Mapping[str, str] | None = None) 
                 await made.end()
                 made.close()
 
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(open_descriptors())
     words = asyncio.run(work())
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(open_descriptors()) == before
     return words
 
 

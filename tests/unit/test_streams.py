@@ -16,6 +16,7 @@ from typing import IO
 
 import pytest
 
+from tests.support.descriptors import open_descriptors
 from xdp_router.daemon.streams import LogStream, hold_standard_streams
 from xdp_router.lab.readable import is_readable
 
@@ -43,10 +44,10 @@ def test_closed_streams_are_held(closed: str) -> None:
 def test_open_streams_stay_as_they_are() -> None:
     """Nothing is replaced, and no descriptor is left over."""
     before = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)}
-    count = len(os.listdir("/proc/self/fd"))
+    count = len(open_descriptors())
     hold_standard_streams()
     assert {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)} == before
-    assert len(os.listdir("/proc/self/fd")) == count
+    assert len(open_descriptors()) == count
 
 
 @pytest.fixture
