@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from xdp_router.gateway.http_forward import answer_lines
 from xdp_router.gateway.http_head import HeadLimits, ResponseHead, read_response
+from xdp_router.gateway.recent_heads import RecentHeads
 
 MOST = 256
 """Heads that are kept, at least until half as many others came; twice as many at most."""
@@ -40,18 +41,14 @@ def read_answer_traits(head: ResponseHead) -> AnswerTraits:
     )
 
 
-class KnownAnswers:
+class KnownAnswers(RecentHeads[ResponseHead]):
     """Of one worker."""
 
-    __slots__ = ("_limits", "_young", "_old")
+    __slots__ = ("_limits",)
 
     def __init__(self, limits: HeadLimits) -> None:
+        super().__init__(MOST, BYTES_MOST, MOST * BYTES_MOST)
         self._limits = limits
-        self._young: dict[bytes, ResponseHead] = {}
-        self._old: dict[bytes, ResponseHead] = {}
-
-    def __len__(self) -> int:
-        return len(self._young.keys() | self._old.keys())
 
     def known(self, raw: bytes, method: bytes, *, upgrade: bool) -> ResponseHead | None:
         """Return what ``response`` does for bytes that it was asked for lately; None for others,
@@ -66,15 +63,10 @@ class KnownAnswers:
         """
         if method == b"HEAD" or upgrade:  # it means another thing there
             return self._read(raw, method, upgrade)
-        found = self._young.get(raw)
-        if found is not None:
-            return found
-        found = self._old.get(raw) or self._read(raw, method, upgrade)
-        if len(raw) <= BYTES_MOST:
-            if len(self._young) >= MOST:
-                self._old = self._young
-                self._young = {}
-            self._young[raw] = found
+        found = self._recall(raw)
+        if found is None:
+            found = self._read(raw, method, upgrade)
+        self._keep(raw, found)
         return found
 
     def _read(self, raw: bytes, method: bytes, upgrade: bool) -> ResponseHead:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xdp_router.gateway.http_head import LENGTH_DIGITS, HeadLimits, RequestHead, read_request
+from xdp_router.gateway.recent_heads import RecentHeads
 from xdp_router.gateway.traits import LENGTH_LINE, HeadTraits
 
 MOST = 512
@@ -26,13 +27,13 @@ _ANY = b"1"
 """The length of a head that stands for all lengths but 0, which is another thing: no body."""
 
 
-class KnownHeads:
+class KnownHeads(RecentHeads[RequestHead]):
     """Of one listener. ``traits`` makes what is kept with a head.
 
     ``of_any_length``: no trait depends on the Content-Length.
     """
 
-    __slots__ = ("_limits", "_traits", "_of_any_length", "_young", "_old", "_bytes")
+    __slots__ = ("_limits", "_traits", "_of_any_length")
 
     def __init__(
         self,
@@ -41,16 +42,10 @@ class KnownHeads:
         *,
         of_any_length: bool = True,
     ) -> None:
+        super().__init__(MOST, BYTES_MOST, BYTES_IN_ALL)
         self._limits = limits
         self._traits = traits
         self._of_any_length = of_any_length
-        self._young: dict[bytes, RequestHead] = {}
-        self._old: dict[bytes, RequestHead] = {}
-        self._bytes = 0
-        """Of the young ones."""
-
-    def __len__(self) -> int:
-        return len(self._young.keys() | self._old.keys())
 
     def known(self, raw: bytes) -> RequestHead | None:
         """Return what ``request`` does for bytes that it was asked for lately, byte for byte; None
@@ -62,10 +57,7 @@ class KnownHeads:
 
         What is returned is another request's as well: it must not be changed.
         """
-        found = self._young.get(raw)
-        if found is not None:
-            return found
-        found = self._old.get(raw)
+        found = self._recall(raw)
         if found is None:
             if self._of_any_length:
                 at = raw.find(LENGTH_LINE)
@@ -82,12 +74,10 @@ class KnownHeads:
         if not digits.isdigit() or len(digits) > LENGTH_DIGITS or not int(digits):
             return self._read(raw)
         like = b"%b%b%b" % (raw[:begin], _ANY, raw[end:])
-        known = self._young.get(like)
+        known = self._recall(like)
         if known is None:
-            known = self._old.get(like)
-            if known is None:
-                known = self._read(like)
-            self._keep(like, known)
+            known = self._read(like)
+        self._keep(like, known)
         assert known.traits is not None
         return RequestHead(
             known.method,
@@ -109,13 +99,3 @@ class KnownHeads:
         head = read_request(raw, self._limits)
         head.traits = self._traits(head)
         return head
-
-    def _keep(self, raw: bytes, head: RequestHead) -> None:
-        if len(raw) > BYTES_MOST:
-            return
-        if len(self._young) >= MOST or self._bytes >= BYTES_IN_ALL:
-            self._old = self._young
-            self._young = {}
-            self._bytes = 0
-        self._young[raw] = head
-        self._bytes += len(raw)
